@@ -1,0 +1,1 @@
+# Filled in with the emulator and the first .cu twins.

@@ -1,0 +1,83 @@
+// Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011).
+// A number is a function of its key and counter alone, so masks and augmentations do not depend on threads, on ranks,
+// on fusion or on how far another consumer has read.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace convoy {
+
+/// Four 32-bit random words for (key, counter).
+inline std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter_high, uint64_t counter_low) {
+  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  uint32_t c0 = static_cast<uint32_t>(counter_low), c1 = static_cast<uint32_t>(counter_low >> 32);
+  uint32_t c2 = static_cast<uint32_t>(counter_high), c3 = static_cast<uint32_t>(counter_high >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t p0 = 0xD2511F53ull * c0, p1 = 0xCD9E8D57ull * c2;
+    c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
+    c1 = static_cast<uint32_t>(p1);
+    c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
+    c3 = static_cast<uint32_t>(p0);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  return {c0, c1, c2, c3};
+}
+
+/// Uniform in [0,1) with 24 bits.
+inline float unit_float(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
+
+/// FNV-1a, 64 bits: turns names (module paths, purposes) into key material.
+constexpr uint64_t fnv1a(std::string_view text, uint64_t seed = 0xcbf29ce484222325ull) {
+  uint64_t h = seed;
+  for (const char c : text) {
+    h ^= static_cast<unsigned char>(c);
+    h *= 0x100000001b3ull;
+  }
+  return h;
+}
+
+/// splitmix64's finaliser: mixes two words into one key.
+constexpr uint64_t mix(uint64_t a, uint64_t b) {
+  uint64_t z = a + 0x9E3779B97F4A7C15ull * (b + 1);
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+  return z ^ (z >> 31);
+}
+
+/// A sequence drawn from one (seed, purpose, index): what augmentation, shuffling and initialisation use.
+class RandomStream {
+ public:
+  RandomStream(uint64_t seed, std::string_view purpose, uint64_t index) : key_(mix(seed, fnv1a(purpose))), index_(index) {}
+
+  uint32_t next_word() {
+    if (used_ == 4) {
+      words_ = philox(key_, index_, counter_++);
+      used_ = 0;
+    }
+    return words_[static_cast<size_t>(used_++)];
+  }
+  /// Uniform in [0,1).
+  float uniform() { return unit_float(next_word()); }
+  /// Uniform in [low, high).
+  double uniform(double low, double high) {
+    const uint64_t high_bits = next_word() >> 5, low_bits = next_word() >> 6;
+    return low + (high - low) * (static_cast<double>(high_bits * 67108864 + low_bits) * 0x1p-53);
+  }
+  /// Uniform integer in [low, high], both included.
+  int64_t integer(int64_t low, int64_t high) {
+    const uint64_t span = static_cast<uint64_t>(high - low) + 1;
+    const uint64_t word = (static_cast<uint64_t>(next_word()) << 32) | next_word();
+    return low + static_cast<int64_t>(static_cast<uint64_t>((static_cast<unsigned __int128>(word) * span) >> 64));
+  }
+  /// Standard normal by Box-Muller.
+  double normal();
+
+ private:
+  uint64_t key_, index_, counter_ = 0;
+  std::array<uint32_t, 4> words_{};
+  int used_ = 4;
+};
+
+}  // namespace convoy
