@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""Times whole training steps in PyTorch: forward, mixed cross entropy, backward, SGD (momentum .9, decay 1e-4).
+
+Alone:   step.py --net bisenet --size 256x512 --batch 2 --threads 2 --format channels_last --pairs 7
+         one JSON object: the seconds of every step, their median, peak memory.
+Server:  the same with --server: one JSON object per line.  The first announces {"torch", "threads", ...}; then for
+         each line on stdin:
+           warmup  -> {"warmup": steps, "seconds": total}
+           step    -> {"seconds": one step, "loss": value}
+           memory  -> {"memory_bytes": VmHWM minus its value after start-up, ...}
+           quit    -> leaves, as does the end of stdin
+         Anything else -> {"error": text}.  A caller interleaves its own steps with these.
+
+Start-up is over once PyTorch is imported, before the network is built.  Set OMP_WAIT_POLICY=passive before starting
+two programs that take turns on the same cores, so that the waiting one does not spin.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+
+
+def parse_args():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--net", choices=("bisenet", "fast_scnn"), required=True)
+    parser.add_argument("--size", default="256x512", help="HxW of the input (default %(default)s)")
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--format", choices=("nchw", "channels_last"), default="nchw", help="memory format")
+    parser.add_argument("--aux", action="store_true", help="BiSeNet with its two extra heads (Fast-SCNN has them)")
+    parser.add_argument("--pairs", type=int, default=7, help="timed steps without --server (default %(default)s)")
+    parser.add_argument("--warmup", type=int, default=3, help="steps of one warm-up (default %(default)s)")
+    parser.add_argument("--sgd", choices=("plain", "foreach", "fused"), default="fused", help="form of the optimizer")
+    parser.add_argument("--compile", action="store_true", help="torch.compile the network")
+    parser.add_argument("--server", action="store_true")
+    args = parser.parse_args()
+    try:
+        args.height, args.width = (int(v) for v in args.size.split("x"))
+    except ValueError:
+        parser.error(f"--size {args.size}: expected HxW, for example 256x512")
+    step = 32 if args.net == "fast_scnn" else 16
+    if args.height < step or args.width < step or args.height % step or args.width % step:
+        parser.error(f"--size {args.size}: {args.net} needs multiples of {step}")
+    if args.batch < 2:
+        parser.error("--batch must be at least 2: batch norm behind a global pooling needs two values per channel")
+    if min(args.threads, args.pairs, args.warmup) < 1:
+        parser.error("--threads, --pairs and --warmup must be at least 1")
+    return args
+
+
+def status_bytes(key):
+    """A value of /proc/self/status, such as VmHWM (peak resident memory), in bytes."""
+    with open("/proc/self/status") as f:
+        for line in f:
+            if line.startswith(key + ":"):
+                return int(line.split()[1]) * 1024
+    raise RuntimeError(f"/proc/self/status has no line {key}")
+
+
+ARGS = parse_args()  # before the slow import, so that --help and mistakes answer at once
+
+import torch  # noqa: E402
+
+from networks import BiSeNet, FastScnn, mixed_cross_entropy  # noqa: E402
+
+STARTUP_HWM = status_bytes("VmHWM")
+STARTUP_RSS = status_bytes("VmRSS")
+
+
+class TrainingStep:
+    """A network, one batch of random images and labels (10 % ignored), and the optimizer."""
+
+    def __init__(self, args):
+        torch.set_num_threads(args.threads)
+        torch.manual_seed(1)
+        shape = (args.batch, args.height, args.width)
+        self.net = FastScnn() if args.net == "fast_scnn" else BiSeNet(aux=args.aux)
+        self.images = torch.randn(shape[0], 3, *shape[1:])
+        self.labels = torch.randint(0, 19, shape)
+        self.labels[torch.rand(shape) < 0.1] = -1
+        if args.format == "channels_last":
+            self.net = self.net.to(memory_format=torch.channels_last)
+            self.images = self.images.contiguous(memory_format=torch.channels_last)
+        self.net.train()
+        # Parameters that never get a gradient (the backbone's unused classifier) are skipped by the optimizer.
+        form = {"foreach": args.sgd == "foreach", "fused": args.sgd == "fused"}
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, **form)
+        self.forward = torch.compile(self.net) if args.compile else self.net
+
+    def run(self):
+        """One step; returns (seconds, loss)."""
+        start = time.perf_counter()
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = mixed_cross_entropy(self.forward(self.images), self.labels)
+        loss.backward()
+        self.optimizer.step()
+        value = loss.item()
+        return time.perf_counter() - start, value
+
+    def warm_up(self, steps):
+        return sum(self.run()[0] for _ in range(steps))
+
+
+def memory():
+    hwm = status_bytes("VmHWM")
+    return {
+        "memory_bytes": hwm - STARTUP_HWM,
+        "vm_hwm_bytes": hwm,
+        "startup_hwm_bytes": STARTUP_HWM,
+        "startup_rss_bytes": STARTUP_RSS,
+    }
+
+
+def describe(args):
+    return {
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "net": args.net,
+        "aux": args.net == "fast_scnn" or args.aux,
+        "size": [args.height, args.width],
+        "batch": args.batch,
+        "format": args.format,
+        "sgd": args.sgd,
+        "compile": args.compile,
+        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", ""),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def answer(command, step, args):
+    if command == "warmup":
+        return {"warmup": args.warmup, "seconds": step.warm_up(args.warmup)}
+    if command == "step":
+        seconds, loss = step.run()
+        return {"seconds": seconds, "loss": loss}
+    if command == "memory":
+        return memory()
+    return {"error": f"unknown command '{command}'; known: warmup, step, memory, quit"}
+
+
+def serve(step, args):
+    print(json.dumps(describe(args)), flush=True)
+    for line in sys.stdin:
+        command = line.strip()
+        if command == "quit":
+            break
+        if command:
+            print(json.dumps(answer(command, step, args)), flush=True)
+
+
+def main():
+    step = TrainingStep(ARGS)
+    if ARGS.server:
+        serve(step, ARGS)
+        return
+    step.warm_up(ARGS.warmup)
+    runs = [step.run() for _ in range(ARGS.pairs)]
+    seconds = [r[0] for r in runs]
+    result = {**describe(ARGS), "seconds": seconds, "median_seconds": statistics.median(seconds), "loss": runs[-1][1]}
+    print(json.dumps({**result, **memory()}))
+
+
+if __name__ == "__main__":
+    main()
