@@ -6,7 +6,7 @@ Alone:   step.py --net bisenet --size 256x512 --batch 2 --threads 2 --format cha
 Server:  the same with --server: one JSON object per line.  The first announces {"torch", "threads", ...}; then for
          each line on stdin:
            warmup  -> {"warmup": steps, "seconds": total}
-           step    -> {"seconds": one step, "loss": value}
+           step    -> {"seconds": one step, "cpu_seconds": the same over all threads, "loss": value}
            memory  -> {"memory_bytes": VmHWM minus its value after start-up, ...}
            quit    -> leaves, as does the end of stdin
          Anything else -> {"error": text}.  A caller interleaves its own steps with these.
@@ -91,17 +91,21 @@ class TrainingStep:
         self.forward = torch.compile(self.net) if args.compile else self.net
 
     def run(self):
-        """One step; returns (seconds, loss)."""
-        start = time.perf_counter()
+        """One step; returns its wall seconds, CPU seconds over all threads, and the loss."""
+        start, cpu_start = time.perf_counter(), time.process_time()
         self.optimizer.zero_grad(set_to_none=True)
         loss = mixed_cross_entropy(self.forward(self.images), self.labels)
         loss.backward()
         self.optimizer.step()
         value = loss.item()
-        return time.perf_counter() - start, value
+        return {
+            "seconds": time.perf_counter() - start,
+            "cpu_seconds": time.process_time() - cpu_start,
+            "loss": value,
+        }
 
     def warm_up(self, steps):
-        return sum(self.run()[0] for _ in range(steps))
+        return sum(self.run()["seconds"] for _ in range(steps))
 
 
 def memory():
@@ -134,8 +138,7 @@ def answer(command, step, args):
     if command == "warmup":
         return {"warmup": args.warmup, "seconds": step.warm_up(args.warmup)}
     if command == "step":
-        seconds, loss = step.run()
-        return {"seconds": seconds, "loss": loss}
+        return step.run()
     if command == "memory":
         return memory()
     return {"error": f"unknown command '{command}'; known: warmup, step, memory, quit"}
@@ -158,9 +161,9 @@ def main():
         return
     step.warm_up(ARGS.warmup)
     runs = [step.run() for _ in range(ARGS.pairs)]
-    seconds = [r[0] for r in runs]
-    result = {**describe(ARGS), "seconds": seconds, "median_seconds": statistics.median(seconds), "loss": runs[-1][1]}
-    print(json.dumps({**result, **memory()}))
+    columns = {key: [run[key] for run in runs] for key in ("seconds", "cpu_seconds")}
+    medians = {f"median_{key}": statistics.median(values) for key, values in columns.items()}
+    print(json.dumps({**describe(ARGS), **columns, **medians, "loss": runs[-1]["loss"], **memory()}))
 
 
 if __name__ == "__main__":
