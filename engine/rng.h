@@ -1,4 +1,4 @@
-// Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011).
+// Counter-based random numbers on top of Philox (kernels/philox.h).
 // A number is a function of its key and counter alone, so masks and augmentations do not depend on threads, on ranks,
 // on fusion or on how far another consumer has read.
 #pragma once
@@ -6,27 +6,9 @@
 #include <cstdint>
 #include <string_view>
 
+#include "kernels/philox.h"
+
 namespace convoy {
-
-/// Four 32-bit random words for (key, counter).
-inline std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter_high, uint64_t counter_low) {
-  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-  uint32_t c0 = static_cast<uint32_t>(counter_low), c1 = static_cast<uint32_t>(counter_low >> 32);
-  uint32_t c2 = static_cast<uint32_t>(counter_high), c3 = static_cast<uint32_t>(counter_high >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t p0 = 0xD2511F53ull * c0, p1 = 0xCD9E8D57ull * c2;
-    c0 = static_cast<uint32_t>(p1 >> 32) ^ c1 ^ k0;
-    c1 = static_cast<uint32_t>(p1);
-    c2 = static_cast<uint32_t>(p0 >> 32) ^ c3 ^ k1;
-    c3 = static_cast<uint32_t>(p0);
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
-  }
-  return {c0, c1, c2, c3};
-}
-
-/// Uniform in [0,1) with 24 bits.
-inline float unit_float(uint32_t word) { return static_cast<float>(word >> 8) * 0x1p-24f; }
 
 /// FNV-1a, 64 bits: turns names (module paths, purposes) into key material.
 constexpr uint64_t fnv1a(std::string_view text, uint64_t seed = 0xcbf29ce484222325ull) {

@@ -32,6 +32,18 @@ static inline float* block_at(const View& x, int64_t n, int64_t b) {
   return x.f32() + n * x.image_stride() + b * x.pixels() * kBlock;
 }
 
+/// Where pixel p, lane l of block b of image n lies in any layout: start + p * pixel + l * lane.
+struct Strides {
+  float* start;
+  int64_t pixel, lane;
+};
+static inline Strides strides_of(const View& x, int64_t n, int64_t b) {
+  float* image = x.f32() + n * x.image_stride();
+  if (x.layout == Layout::kBlocked) return {block_at(x, n, b), kBlock, 1};
+  if (x.layout == Layout::kNhwc) return {image + b * kBlock, x.pitch, 1};
+  return {image + b * kBlock * x.pixels(), 1, x.pixels()};
+}
+
 /// All ones in the lanes of block b that are channels, zeros in the pad lanes.
 static inline IVec channel_mask(int64_t channels, int64_t b) {
   IVec mask{};

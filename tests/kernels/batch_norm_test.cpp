@@ -12,11 +12,11 @@ static size_t channel_of(const Shape& s, size_t i) {
 }
 
 /// Batch norm with all its gradients in double precision.
-struct Reference {
+struct BatchNormReference {
   Doubles mean, var, y, sum_dy, sum_dy_xhat, dx, masked_dy;
 
-  Reference(const Shape& s, const Floats& x, const Floats& residual, const Floats& gamma, const Floats& beta,
-            const Floats& dy, double eps, Activation act) {
+  BatchNormReference(const Shape& s, const Floats& x, const Floats& residual, const Floats& gamma, const Floats& beta,
+                     const Floats& dy, double eps, Activation act) {
     const size_t channels = static_cast<size_t>(s.c);
     const double count = static_cast<double>(s.n * s.h * s.w);
     mean.assign(channels, 0), var = sum_dy = sum_dy_xhat = mean;
@@ -53,7 +53,7 @@ TEST_CASE("batch norm agrees with double precision, forward and backward") {
           const Floats x = random_values("bn.x", s.count(), 3, 1), dy = random_values("bn.dy", s.count());
           const Floats residual = with_residual ? random_values("bn.residual", s.count(), 2) : Floats{};
           const Floats gamma = random_values("bn.gamma", s.c, 1, 2), beta = random_values("bn.beta", s.c, 1, 1);
-          const Reference want(s, x, residual, gamma, beta, dy, eps, act);
+          const BatchNormReference want(s, x, residual, gamma, beta, dy, eps, act);
           const size_t channels = static_cast<size_t>(s.c);
 
           same_for_any_threads([&] {
@@ -122,7 +122,7 @@ TEST_CASE("batch statistics keep their digits under a large mean") {
   for (const int64_t block : channel_blocks()) {
     const Shape s{2, 5, 64, 65};
     const Floats x = random_values("bn.large", s.count(), 1, 1000);
-    const Reference want(s, x, {}, Floats(5, 1.0f), Floats(5, 0.0f), x, 0, Activation::kNone);
+    const BatchNormReference want(s, x, {}, Floats(5, 1.0f), Floats(5, 0.0f), x, 0, Activation::kNone);
     TestTensor tx(s, Layout::kBlocked, block);
     tx.fill(x);
     Floats mean(5), var(5), workspace(static_cast<size_t>(bn_workspace(tx.view())));

@@ -1,0 +1,69 @@
+// Dropout. Bytes: 4 read and 4 written per element; about 25 integer operations per element for the random words,
+// computed for 16 counters at a time, dominate.
+#include "kernels/dropout.h"
+
+#include "kernels/blocked.h"
+
+namespace convoy::cpu::CONVOY_ISA {
+
+constexpr int kCounters = 16;        // per batch of words: 64 elements
+constexpr int64_t kTilePixels = 60;  // with up to 3 words skipped in front they fit one batch
+
+/// words[4*i + j] = word j of counter first + i.
+static void philox_batch(uint64_t key, uint64_t high, uint64_t first, uint32_t* words) {
+  uint32_t c0[kCounters], c1[kCounters], c2[kCounters], c3[kCounters];
+  for (int i = 0; i < kCounters; ++i) {
+    c0[i] = static_cast<uint32_t>(first + static_cast<uint64_t>(i));
+    c1[i] = static_cast<uint32_t>((first + static_cast<uint64_t>(i)) >> 32);
+    c2[i] = static_cast<uint32_t>(high);
+    c3[i] = static_cast<uint32_t>(high >> 32);
+  }
+  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    for (int i = 0; i < kCounters; ++i) {
+      const uint64_t p0 = static_cast<uint64_t>(kPhiloxMultipliers[0]) * c0[i];
+      const uint64_t p1 = static_cast<uint64_t>(kPhiloxMultipliers[1]) * c2[i];
+      c0[i] = static_cast<uint32_t>(p1 >> 32) ^ c1[i] ^ k0;
+      c1[i] = static_cast<uint32_t>(p1);
+      c2[i] = static_cast<uint32_t>(p0 >> 32) ^ c3[i] ^ k1;
+      c3[i] = static_cast<uint32_t>(p0);
+    }
+    k0 += kPhiloxKeySteps[0];
+    k1 += kPhiloxKeySteps[1];
+  }
+  for (int i = 0; i < kCounters; ++i) {
+    words[4 * i] = c0[i];
+    words[4 * i + 1] = c1[i];
+    words[4 * i + 2] = c2[i];
+    words[4 * i + 3] = c3[i];
+  }
+}
+
+void dropout(const View& x, float p, uint64_t key, uint64_t global_step, int64_t first_slot, bool whole_channels,
+             const View& y) {
+  const uint64_t threshold = philox_threshold(p);
+  const float factor = p < 1 ? static_cast<float>(1 / (1 - static_cast<double>(p))) : 0.0f;
+  const int64_t groups = ceil_div(x.c, kBlock), tiles = ceil_div(x.pixels(), kTilePixels);
+  parallel_for(x.n * groups * tiles, 8 * kTilePixels * kBlock, [&](int64_t i) {
+    const int64_t n = i / tiles / groups, g = i / tiles % groups;
+    const int64_t first = i % tiles * kTilePixels, last = smaller(first + kTilePixels, x.pixels());
+    const int64_t lanes = smaller(kBlock, x.c - g * kBlock);
+    const Strides from = strides_of(x, n, g), to = strides_of(y, n, g);
+    for (int64_t l = 0; l < lanes; ++l) {
+      const int64_t channel = g * kBlock + l, element = whole_channels ? channel : channel * x.pixels() + first;
+      const uint64_t slot = static_cast<uint64_t>(first_slot + n) << 32;
+      uint32_t words[4 * kCounters];
+      if (threshold > 0) philox_batch(key, global_step, slot | static_cast<uint64_t>(element / 4), words);
+      const uint32_t* word = words + element % 4;
+      for (int64_t q = first; q < last; ++q) {
+        const bool keep = threshold == 0 || word[whole_channels ? 0 : q - first] >= threshold;
+        to.start[q * to.pixel + l * to.lane] = keep ? from.start[q * from.pixel + l * from.lane] * factor : 0.0f;
+      }
+    }
+    if (y.layout == Layout::kBlocked)
+      for (int64_t q = first; q < last; ++q)
+        for (int64_t l = lanes; l < kBlock; ++l) to.start[q * kBlock + l] = 0;
+  });
+}
+
+}  // namespace convoy::cpu::CONVOY_ISA

@@ -1,0 +1,31 @@
+// Max, average and adaptive average pooling with PyTorch's conventions.
+#pragma once
+#include "kernels/isa.h"
+#include "kernels/view.h"
+
+namespace convoy {
+
+/// Window o along an axis covers [o*stride - pad, o*stride - pad + kernel). The extent of the output says whether the
+/// last window may reach beyond the padded input (ceil mode); every window must start inside input or left padding.
+/// count_include_pad: an average divides by the window clipped to the padded input, else to the input itself.
+struct Pool2d {
+  int kernel_h = 1, kernel_w = 1, stride_h = 1, stride_w = 1, pad_h = 0, pad_w = 0;
+  bool count_include_pad = true;
+};
+
+}  // namespace convoy
+
+// x, dx blocked (N,C,H,W); y, dy, index blocked (N,C,OH,OW); index is int32.
+//
+// max_pool                    y = maximum of each window, the first one where several are equal, NaN if one is in it;
+//                             index (may be null) = its flat position h*W + w in the input plane.
+// max_pool_backward           dx = sum of dy over the windows whose index points here.
+// avg_pool, avg_pool_backward
+// adaptive_avg_pool           bin o averages [floor(o*H/OH), ceil((o+1)*H/OH)); bins may overlap, OH > H is allowed.
+// adaptive_avg_pool_backward
+CONVOY_CPU_KERNELS(void max_pool(const View& x, const Pool2d& pool, const View& y, const View* index);
+                   void max_pool_backward(const View& dy, const View& index, const Pool2d& pool, const View& dx);
+                   void avg_pool(const View& x, const Pool2d& pool, const View& y);
+                   void avg_pool_backward(const View& dy, const Pool2d& pool, const View& dx);
+                   void adaptive_avg_pool(const View& x, const View& y);
+                   void adaptive_avg_pool_backward(const View& dy, const View& dx);)
