@@ -55,7 +55,7 @@ struct TrainConfig {
   int64_t checkpoint_iters = 0;        ///< own: steps between checkpoints; 0 = once per epoch
   int64_t threads = 0;                 ///< own: compute threads per rank; 0 = the cores given to the rank
   bool drop_last = true;               ///< own: false = batches run across the end of an epoch
-  std::string on_bad_sample = "skip";  ///< own: an unreadable sample is replaced (skip) or ends the run (fail)
+  std::string on_bad_sample = "fail";  ///< own: an unreadable sample ends the run (fail) or is replaced (skip)
 };
 
 struct SolverConfig {

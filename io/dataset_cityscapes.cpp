@@ -1,0 +1,93 @@
+#include <algorithm>
+#include <filesystem>
+
+#include "engine/error.h"
+#include "io/dataset.h"
+
+namespace convoy {
+namespace {
+
+namespace fs = std::filesystem;
+
+ClassTable cityscapes_classes() {
+  return {{"road", "sidewalk", "building", "wall", "fence", "pole", "traffic light", "traffic sign", "vegetation",
+           "terrain", "sky", "person", "rider", "car", "truck", "bus", "train", "motorcycle", "bicycle"},
+          {{128, 64, 128},
+           {244, 35, 232},
+           {70, 70, 70},
+           {102, 102, 156},
+           {190, 153, 153},
+           {153, 153, 153},
+           {250, 170, 30},
+           {220, 220, 0},
+           {107, 142, 35},
+           {152, 251, 152},
+           {70, 130, 180},
+           {220, 20, 60},
+           {255, 0, 0},
+           {0, 0, 142},
+           {0, 0, 70},
+           {0, 60, 100},
+           {0, 80, 100},
+           {0, 0, 230},
+           {119, 11, 32}}};
+}
+
+std::vector<fs::path> sorted_entries(const fs::path& folder) {
+  std::error_code error;
+  std::vector<fs::path> entries;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    if (it->path().filename().string().front() != '.') entries.push_back(it->path());
+  }
+  CONVOY_CHECK(!error, "{}: cannot be listed: {}", folder.string(), error.message());
+  std::sort(entries.begin(), entries.end());
+  return entries;
+}
+
+void list_split(const fs::path& root, const std::string& split, std::vector<SamplePaths>& samples) {
+  static const std::string kImageEnd = "_leftImg8bit.png", kLabelEnd = "_gtFine_labelIds.png";
+  for (const fs::path& city : sorted_entries(root / "leftImg8bit" / split)) {
+    if (!fs::is_directory(city)) continue;
+    for (const fs::path& image : sorted_entries(city)) {
+      const std::string name = image.filename().string();
+      if (!name.ends_with(kImageEnd)) continue;
+      const std::string scene = name.substr(0, name.size() - kImageEnd.size());
+      const fs::path label = root / "gtFine" / split / city.filename() / (scene + kLabelEnd);
+      samples.push_back({image.string(), label.string(), fs::relative(image, root).string()});
+    }
+  }
+}
+
+}  // namespace
+
+const std::vector<int32_t>& cityscapes_train_ids() {
+  static const std::vector<int32_t> ids = [] {
+    std::vector<int32_t> table(34, kIgnoreLabel);
+    const int evaluated[] = {7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33};
+    int32_t next = 0;
+    for (const int id : evaluated) table[static_cast<size_t>(id)] = next++;
+    return table;
+  }();
+  return ids;
+}
+
+SegmentationDataset open_cityscapes(const std::string& root, const std::string& split, MissingLabels missing) {
+  const fs::path absolute = fs::absolute(root).lexically_normal();
+  CONVOY_CHECK(fs::is_directory(absolute / "leftImg8bit"),
+               "{}: no Cityscapes data here (no folder leftImg8bit); set DATASET.ROOT", absolute.string());
+  CONVOY_CHECK(split == "train" || split == "val" || split == "test" || split == "trainval",
+               "{}: Cityscapes has the splits train, val, test and trainval, not '{}'", absolute.string(), split);
+  std::vector<SamplePaths> samples;
+  for (const std::string part : {"train", "val", "test"}) {
+    if (split == part || (split == "trainval" && part != "test")) list_split(absolute, part, samples);
+  }
+  if (missing == MissingLabels::error) {
+    for (const SamplePaths& sample : samples) {
+      CONVOY_CHECK(fs::exists(sample.label), "{}: its label file {} is missing", sample.image, sample.label);
+    }
+  }
+  LabelTable labels{cityscapes_train_ids(), "the Cityscapes ids -1..33"};
+  return {absolute.string(), split, std::move(samples), std::move(labels), cityscapes_classes()};
+}
+
+}  // namespace convoy

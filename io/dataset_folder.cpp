@@ -1,0 +1,150 @@
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "engine/error.h"
+#include "io/dataset.h"
+
+namespace convoy {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string with_split(std::string text, const std::string& split) {
+  for (size_t at = 0; (at = text.find("{split}", at)) != std::string::npos; at += split.size()) {
+    text.replace(at, 7, split);
+  }
+  return text;
+}
+
+struct FolderPair {
+  fs::path images, masks;
+};
+
+FolderPair find_folders(const DatasetConfig& config, const fs::path& root, const std::string& split) {
+  if (!config.image_dir.empty() || !config.mask_dir.empty()) {
+    CONVOY_CHECK(!config.image_dir.empty() && !config.mask_dir.empty(),
+                 "DATASET.IMAGE_DIR and DATASET.MASK_DIR are set together or not at all");
+    return {root / with_split(config.image_dir, split), root / with_split(config.mask_dir, split)};
+  }
+  const std::vector<FolderPair> layouts = {{root / "images" / split, root / "masks" / split},
+                                           {root / split, root / (split + "annot")},
+                                           {root / split / "images", root / split / "masks"}};
+  for (const FolderPair& layout : layouts) {
+    if (fs::is_directory(layout.images) && fs::is_directory(layout.masks)) return layout;
+  }
+  fail(
+      "{}: no images of split '{}': none of the folder pairs images/{} + masks/{}, {} + {}annot, {}/images + {}/masks "
+      "exists; set DATASET.ROOT, or DATASET.IMAGE_DIR and DATASET.MASK_DIR",
+      root.string(), split, split, split, split, split, split, split);
+}
+
+/// Base name -> file, for files with one of the given endings.
+std::map<std::string, fs::path> list_files(const fs::path& folder, const std::vector<std::string>& endings) {
+  std::error_code error;
+  std::map<std::string, fs::path> files;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const fs::path& path = it->path();
+    std::string ending = path.extension().string();
+    std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return std::tolower(c); });
+    if (path.filename().string().front() == '.') continue;
+    if (std::find(endings.begin(), endings.end(), ending) == endings.end()) continue;
+    const auto [other, inserted] = files.emplace(path.stem().string(), path);
+    CONVOY_CHECK(inserted, "{} and {} have the same base name; one image per label file", other->second.string(),
+                 path.string());
+  }
+  CONVOY_CHECK(!error, "{}: cannot be listed: {}", folder.string(), error.message());
+  return files;
+}
+
+/// One class per line: a name, or a name followed by red, green and blue.
+ClassTable read_classes(const fs::path& path) {
+  ClassTable table;
+  std::ifstream file(path);
+  std::string line;
+  for (int number = 1; std::getline(file, line); ++number) {
+    std::vector<std::string> words;
+    std::istringstream stream(line);
+    for (std::string word; stream >> word;) words.push_back(word);
+    if (words.empty()) continue;
+    Color color = voc_color(static_cast<int64_t>(table.names.size()));
+    const auto is_byte = [](const std::string& word) {
+      return word.size() <= 3 &&
+             std::all_of(word.begin(), word.end(), [](unsigned char c) { return std::isdigit(c); }) &&
+             std::stoi(word) <= 255;
+    };
+    if (words.size() > 3 && std::all_of(words.end() - 3, words.end(), is_byte)) {
+      for (size_t k = 0; k < 3; ++k) color[k] = static_cast<uint8_t>(std::stoi(words[words.size() - 3 + k]));
+      words.resize(words.size() - 3);
+    }
+    std::string name;
+    for (const std::string& word : words) name += (name.empty() ? "" : " ") + word;
+    CONVOY_CHECK(std::find(table.names.begin(), table.names.end(), name) == table.names.end(),
+                 "{}:{}: class '{}' is listed twice", path.string(), number, name);
+    table.names.push_back(name);
+    table.colors.push_back(color);
+  }
+  CONVOY_CHECK(!table.names.empty(), "{}: lists no class", path.string());
+  return table;
+}
+
+ClassTable find_classes(const DatasetConfig& config, const fs::path& root) {
+  const fs::path file = root / "classes.txt";
+  if (fs::exists(file)) {
+    ClassTable table = read_classes(file);
+    const auto listed = static_cast<int64_t>(table.names.size());
+    CONVOY_CHECK(config.num_classes == 0 || config.num_classes == listed,
+                 "{} lists {} classes, DATASET.NUM_CLASSES is {}", file.string(), listed, config.num_classes);
+    return table;
+  }
+  CONVOY_CHECK(config.num_classes > 0,
+               "{}: the number of classes is unknown; set DATASET.NUM_CLASSES or write classes.txt", root.string());
+  ClassTable table;
+  for (int64_t index = 0; index < config.num_classes; ++index) {
+    table.names.push_back(fmt::format("class {}", index));
+    table.colors.push_back(voc_color(index));
+  }
+  return table;
+}
+
+LabelTable label_table(int64_t num_classes, std::optional<int64_t> ignore_label) {
+  LabelTable table;
+  const int64_t size = std::max(num_classes, ignore_label ? *ignore_label + 1 : 0);
+  for (int64_t value = 0; value < size; ++value) {
+    table.classes.push_back(value < num_classes ? static_cast<int32_t>(value) : LabelTable::kInvalid);
+  }
+  table.allowed = fmt::format("0..{}", num_classes - 1);
+  if (ignore_label) {
+    table.classes[static_cast<size_t>(*ignore_label)] = kIgnoreLabel;
+    table.allowed += fmt::format(" and {} (ignore)", *ignore_label);
+  } else {
+    table.allowed += " (DATASET.IGNORE_LABEL is not set)";
+  }
+  return table;
+}
+
+}  // namespace
+
+SegmentationDataset open_folder(const DatasetConfig& config, const std::string& split, MissingLabels missing) {
+  CONVOY_CHECK(!config.root.empty(), "DATASET.ROOT is not set: the folder data set needs it");
+  const fs::path root = fs::absolute(config.root).lexically_normal();
+  CONVOY_CHECK(fs::is_directory(root), "{}: no such folder (DATASET.ROOT)", root.string());
+  ClassTable classes = find_classes(config, root);
+  const FolderPair folders = find_folders(config, root, split);
+  const std::map<std::string, fs::path> masks = list_files(folders.masks, {".png"});
+  std::vector<SamplePaths> samples;
+  for (const auto& [base, image] : list_files(folders.images, {".png", ".jpg", ".jpeg"})) {
+    const auto mask = masks.find(base);
+    const fs::path expected = mask == masks.end() ? folders.masks / (base + ".png") : mask->second;
+    CONVOY_CHECK(mask != masks.end() || missing == MissingLabels::keep, "{}: its label file {} is missing",
+                 image.string(), expected.string());
+    samples.push_back({image.string(), expected.string(), image.lexically_relative(root).string()});
+  }
+  const auto count = static_cast<int64_t>(classes.names.size());
+  return {root.string(), split, std::move(samples), label_table(count, config.ignore_label), std::move(classes)};
+}
+
+}  // namespace convoy
