@@ -48,19 +48,12 @@ double sum_of_squares(const float* x, int64_t count) {
   double sums[kParts] = {};
   parallel_for(kParts, part, [&](int64_t k) {
     const int64_t last = smaller((k + 1) * part, count);
-    DVec s0{}, s1{};
+    double lanes[kBlock] = {};
     int64_t i = k * part;
-    for (; i + 2 * kBlock <= last; i += 2 * kBlock) {
-      const DVec a = to_double(load(x + i)), b = to_double(load(x + i + kBlock));
-      s0 += a * a;
-      s1 += b * b;
-    }
-    for (; i < last; i += kBlock) {
-      const DVec a = to_double(load_partial(x + i, last - i));
-      s0 += a * a;
-    }
-    s0 += s1;
-    for (int l = 0; l < kBlock; ++l) sums[k] += s0[l];
+    for (; i + kBlock <= last; i += kBlock)
+      for (int l = 0; l < kBlock; ++l) lanes[l] += static_cast<double>(x[i + l]) * static_cast<double>(x[i + l]);
+    for (int l = 0; i + l < last; ++l) lanes[l] += static_cast<double>(x[i + l]) * static_cast<double>(x[i + l]);
+    for (const double s : lanes) sums[k] += s;
   });
   double total = 0;
   for (const double s : sums) total += s;

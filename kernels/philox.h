@@ -6,12 +6,15 @@
 
 namespace convoy {
 
+// Always inlined, so that files compiled for one instruction set leave no copy of these that others would call.
+
 constexpr int kPhiloxRounds = 10;
 constexpr uint32_t kPhiloxMultipliers[2] = {0xD2511F53u, 0xCD9E8D57u};
 constexpr uint32_t kPhiloxKeySteps[2] = {0x9E3779B9u, 0xBB67AE85u};
 
 /// Four 32-bit random words for (key, counter).
-inline std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter_high, uint64_t counter_low) {
+[[gnu::always_inline]] inline std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter_high,
+                                                             uint64_t counter_low) {
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
   uint32_t c0 = static_cast<uint32_t>(counter_low), c1 = static_cast<uint32_t>(counter_low >> 32);
   uint32_t c2 = static_cast<uint32_t>(counter_high), c3 = static_cast<uint32_t>(counter_high >> 32);
@@ -29,12 +32,12 @@ inline std::array<uint32_t, 4> philox(uint64_t key, uint64_t counter_high, uint6
 }
 
 /// Uniform in [0,1) with 24 bits.
-inline float unit_float(uint32_t word) {
+[[gnu::always_inline]] inline float unit_float(uint32_t word) {
   return static_cast<float>(word >> 8) * 0x1p-24f;
 }
 
 /// Words from this value on have unit_float(word) >= p, for p in [0,1].
-inline uint64_t philox_threshold(float p) {
+[[gnu::always_inline]] inline uint64_t philox_threshold(float p) {
   const double scaled = static_cast<double>(p) * 0x1p24;
   const uint64_t floor = static_cast<uint64_t>(scaled);
   return (floor + (static_cast<double>(floor) < scaled ? 1 : 0)) << 8;

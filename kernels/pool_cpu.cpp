@@ -1,6 +1,7 @@
 // Pooling on blocked tensors, one row of outputs (or of input gradients) of one channel block at a time.
 // Bytes: forward reads x once from memory (the rows of overlapping windows stay in the cache) and writes y (and index,
-// 4 B); the backward kernels gather: they read dy (and index) and write dx once, with no scatter and no zeroing.
+// 4 B); the backward kernels gather the rows of windows over
+// a row of dx, which stays in the first-level cache: they read dy (and index) and write dx once.
 // Numerics: windows are summed in float in row-major order; bins of adaptive pooling form chunks of 512 pixels in
 // float and merge them in double. Divisions are by multiplication with the reciprocal (1 ulp).
 #include "kernels/pool.h"
@@ -35,12 +36,6 @@ static inline Range windows_over(int64_t i, int kernel, int stride, int pad, int
   const int64_t first = i + pad < kernel ? 0 : (i + pad - kernel) / stride + 1;
   return {first, smaller((i + pad) / stride + 1, windows)};
 }
-/// The same from the range of position i - 1 (of {0, 0} for i = 0), without a division.
-static inline void advance(Range& over, int64_t i, int kernel, int stride, int pad, int64_t windows) {
-  while (over.last < windows && over.last * stride - pad <= i) ++over.last;
-  while (over.first < over.last && over.first * stride - pad + kernel <= i) ++over.first;
-}
-
 template <bool kIndex>
 static void max_pool_rows(const View& x, const Pool2d& pool, const View& y, const View* index) {
   for_each_row(y, y.w * kBlock * pool.kernel_h * pool.kernel_w, [&](int64_t n, int64_t b, int64_t oy) {
@@ -80,20 +75,17 @@ void max_pool_backward(const View& dy, const View& index, const Pool2d& pool, co
     const float* where = block_at(index, n, b);
     float* out = block_at(dx, n, b) + h * dx.w * kBlock;
     const Range rows = windows_over(h, pool.kernel_h, pool.stride_h, pool.pad_h, dy.h);
-    Range columns{0, 0};
-    for (int64_t w = 0; w < dx.w; ++w) {
-      advance(columns, w, pool.kernel_w, pool.stride_w, pool.pad_w, dy.w);
-      const IVec here = IVec{} + static_cast<int32_t>(h * dx.w + w);
-      Vec total{};
-      for (int64_t oy = rows.first; oy < rows.last; ++oy) {
-        for (int64_t ox = columns.first; ox < columns.last; ++ox) {
-          IVec position;
-          std::memcpy(&position, where + (oy * dy.w + ox) * kBlock, sizeof position);
-          const Vec g = load(gradient + (oy * dy.w + ox) * kBlock);
-          total += position == here ? g : Vec{};
-        }
+    for (int64_t w = 0; w < dx.w; ++w) store(out + w * kBlock, Vec{});
+    for (int64_t oy = rows.first; oy < rows.last; ++oy) {
+      for (int64_t ox = 0; ox < dy.w; ++ox) {
+        const Range columns = window(ox, pool.kernel_w, pool.stride_w, pool.pad_w, dx.w).inside;
+        const Vec g = load(gradient + (oy * dy.w + ox) * kBlock);
+        IVec position;
+        std::memcpy(&position, where + (oy * dy.w + ox) * kBlock, sizeof position);
+        position -= static_cast<int32_t>(h * dx.w);
+        for (int64_t w = columns.first; w < columns.last; ++w)
+          store(out + w * kBlock, load(out + w * kBlock) + (position == static_cast<int32_t>(w) ? g : Vec{}));
       }
-      store(out + w * kBlock, total);
     }
   });
 }
@@ -125,18 +117,15 @@ void avg_pool_backward(const View& dy, const Pool2d& pool, const View& dx) {
     const float* gradient = block_at(dy, n, b);
     float* out = block_at(dx, n, b) + h * dx.w * kBlock;
     const Range over_rows = windows_over(h, pool.kernel_h, pool.stride_h, pool.pad_h, dy.h);
-    Range over_columns{0, 0};
-    for (int64_t w = 0; w < dx.w; ++w) {
-      advance(over_columns, w, pool.kernel_w, pool.stride_w, pool.pad_w, dy.w);
-      Vec total{};
-      for (int64_t oy = over_rows.first; oy < over_rows.last; ++oy) {
-        const Window rows = window(oy, pool.kernel_h, pool.stride_h, pool.pad_h, dx.h);
-        for (int64_t ox = over_columns.first; ox < over_columns.last; ++ox) {
-          const Window columns = window(ox, pool.kernel_w, pool.stride_w, pool.pad_w, dx.w);
-          total += load(gradient + (oy * dy.w + ox) * kBlock) * reciprocal_area(pool, rows, columns);
-        }
+    for (int64_t w = 0; w < dx.w; ++w) store(out + w * kBlock, Vec{});
+    for (int64_t oy = over_rows.first; oy < over_rows.last; ++oy) {
+      const Window rows = window(oy, pool.kernel_h, pool.stride_h, pool.pad_h, dx.h);
+      for (int64_t ox = 0; ox < dy.w; ++ox) {
+        const Window columns = window(ox, pool.kernel_w, pool.stride_w, pool.pad_w, dx.w);
+        const Vec g = load(gradient + (oy * dy.w + ox) * kBlock) * reciprocal_area(pool, rows, columns);
+        for (int64_t w = columns.inside.first; w < columns.inside.last; ++w)
+          store(out + w * kBlock, load(out + w * kBlock) + g);
       }
-      store(out + w * kBlock, total);
     }
   });
 }

@@ -29,6 +29,7 @@ static void check_pointwise(const Kernel& kernel, const Want& want, double toler
     for (const Shape s : shapes)
       for (const Layout layout : {Layout::kBlocked, Layout::kNchw, Layout::kNhwc})
         for (const bool sliced : {false, true}) {
+          if (s.n > 3 && (layout != Layout::kNchw || sliced)) continue;
           INFO("block " << block << " shape " << s.text() << " " << layout_name(layout) << " sliced " << sliced);
           const Floats a = random_values("pointwise.a", s.count(), 9), b = random_values("pointwise.b", s.count(), 3);
           Doubles expected;
