@@ -34,7 +34,6 @@ def parse_args():
     parser.add_argument("--pairs", type=int, default=7, help="timed steps without --server (default %(default)s)")
     parser.add_argument("--warmup", type=int, default=3, help="steps of one warm-up (default %(default)s)")
     parser.add_argument("--sgd", choices=("plain", "foreach", "fused"), default="fused", help="form of the optimizer")
-    parser.add_argument("--compile", action="store_true", help="torch.compile the network")
     parser.add_argument("--server", action="store_true")
     args = parser.parse_args()
     try:
@@ -88,13 +87,12 @@ class TrainingStep:
         # Parameters that never get a gradient (the backbone's unused classifier) are skipped by the optimizer.
         form = {"foreach": args.sgd == "foreach", "fused": args.sgd == "fused"}
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, **form)
-        self.forward = torch.compile(self.net) if args.compile else self.net
 
     def run(self):
         """One step; returns its wall seconds, CPU seconds over all threads, and the loss."""
         start, cpu_start = time.perf_counter(), time.process_time()
         self.optimizer.zero_grad(set_to_none=True)
-        loss = mixed_cross_entropy(self.forward(self.images), self.labels)
+        loss = mixed_cross_entropy(self.net(self.images), self.labels)
         loss.backward()
         self.optimizer.step()
         value = loss.item()
@@ -128,7 +126,6 @@ def describe(args):
         "batch": args.batch,
         "format": args.format,
         "sgd": args.sgd,
-        "compile": args.compile,
         "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", ""),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
     }
