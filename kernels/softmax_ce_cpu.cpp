@@ -1,0 +1,336 @@
+// Fused bilinear upsampling + softmax cross entropy, forward and backward in one pass over the output pixels.
+// A unit of work is a band of source rows. The output rows between source rows r and r+1 are formed one at a time: mix
+// the two source rows, then per pixel mix two columns, take the softmax, and add the gradient back to the two columns
+// and, once per output row, to the two source rows. What a band adds to the first row of the next band goes to a
+// partial row, added at the end.
+//   FLOPs  about (exp: 14) + 12 per output pixel and class.  Bytes: logits and d_logits once, targets once; rows of
+//          the band from cache. Expected bound: arithmetic.
+//   Numerics: fp32 (own exp and log within 2 ulp), the loss summed in double. Bands depend on the shape only and are
+//          merged in order, so the number of threads is irrelevant.
+#include "kernels/softmax_ce.h"
+
+#include "kernels/resize_axis.h"
+#include "kernels/vec_math.h"
+
+namespace convoy::cpu::CONVOY_ISA {
+namespace {
+
+constexpr float kAbsent = -1e30f;  // logit of a pad lane: no share of the softmax
+
+struct Problem {
+  const View& logits;
+  const View& d_logits;
+  const int32_t* target;
+  int64_t out_h, out_w;
+  int32_t ignore_index;
+  const float* class_weight;
+  float gradient_scale;  // 1 / normalizer, or 0
+  Axis rows, columns;
+  int64_t blocks() const { return logits.blocks(); }
+};
+
+/// Scratch and results of one band.
+struct Band {
+  float* mixed;     // (w + 1) pixels: the source row that an output row reads
+  float* gradient;  // (w + 1) pixels: its gradient
+  float* carry;     // (w + 1) pixels: gradient of the row behind the band
+  float* chunk;     // exponentials of a chunk of pixels
+  double loss = 0;
+  int64_t bad_index = -1;
+};
+
+/// A labelled pixel of a chunk.
+struct Pixel {
+  Source source;
+  float weight;  // class weight times gradient scale, divided by the sum of exponentials
+};
+
+/// True in the lanes of the last channel block that hold no class.
+IVec pad_lanes(const Problem& p) {
+  const int64_t tail = p.logits.c - (p.blocks() - 1) * kBlock;
+  IVec pad{};
+  for (int64_t i = tail; i < kBlock; ++i) pad[i] = -1;
+  return pad;
+}
+
+/// Source row between rows r and r + 1, pixel-major with all channels of a pixel together; pad lanes are absent.
+void mix_rows(const Problem& p, const float* image, int64_t r, float weight, float* mixed) {
+  const int64_t w = p.logits.w, blocks = p.blocks(), pixels = p.logits.pixels();
+  for (int64_t b = 0; b < blocks; ++b) {
+    const IVec absent = b == blocks - 1 ? pad_lanes(p) : IVec{};
+    const float* upper = image + (b * pixels + r * w) * kBlock;
+    const float* lower = upper + w * kBlock;
+    for (int64_t i = 0; i < w; ++i) {
+      Vec v = load(upper + i * kBlock);
+      if (weight != 0) v = v * (1.0f - weight) + load(lower + i * kBlock) * weight;
+      store(mixed + (i * blocks + b) * kBlock, absent ? splat(kAbsent) : v);
+    }
+    store(mixed + (w * blocks + b) * kBlock, Vec{});
+  }
+}
+
+/// Adds a pixel-major row of gradients, times a weight, to row r of d_logits. Pad lanes stay zero, even under NaN.
+void add_row(const Problem& p, const float* gradient, float weight, float* image, int64_t r) {
+  const int64_t w = p.logits.w, blocks = p.blocks(), pixels = p.logits.pixels();
+  for (int64_t b = 0; b < blocks; ++b) {
+    const IVec absent = b == blocks - 1 ? pad_lanes(p) : IVec{};
+    float* to = image + (b * pixels + r * w) * kBlock;
+    for (int64_t i = 0; i < w; ++i) {
+      const Vec v = load(gradient + (i * blocks + b) * kBlock) * weight;
+      store(to + i * kBlock, load(to + i * kBlock) + (absent ? Vec{} : v));
+    }
+  }
+}
+
+void clear_row(const Problem& p, float* image, int64_t r) {
+  for (int64_t b = 0; b < p.blocks(); ++b) {
+    float* to = image + (b * p.logits.pixels() + r * p.logits.w) * kBlock;
+    for (int64_t i = 0; i < p.logits.w; ++i) store(to + i * kBlock, Vec{});
+  }
+}
+
+/// Exponentials of one pixel's logits minus their maximum, their sum, and log-sum-exp's remainder max - logit[label].
+/// Blocks is the number of channel blocks, 0 where only `blocks` knows it.
+template <int Blocks>
+inline void exponentials(const float* mixed, Source s, int64_t blocks, int32_t label, float* out, float* sum,
+                         float* remainder) {
+  const int64_t count = Blocks ? Blocks : blocks;
+  const float* left = mixed + s.index * count * kBlock;
+  const float* right = left + count * kBlock;
+  Vec highest = splat(kAbsent);
+  for (int64_t b = 0; b < count; ++b) {
+    Vec v = load(left + b * kBlock);
+    if (s.weight != 0) v = v * (1.0f - s.weight) + load(right + b * kBlock) * s.weight;
+    store(out + b * kBlock, v);
+    highest = max(v, highest);
+  }
+  highest = max_lanes(highest);
+  *remainder = highest[0] - out[label];
+  Vec total{};
+  for (int64_t b = 0; b < count; ++b) {
+    const Vec e = exp_nonpositive(load(out + b * kBlock) - highest);
+    store(out + b * kBlock, e);
+    total += e;
+  }
+  *sum = sum_lanes(total)[0];
+}
+
+/// The same for a number of blocks known to the compiler, in registers.
+template <int Blocks>
+inline void exponentials_fixed(const float* mixed, Source s, int32_t label, float* out, float* sum, float* remainder) {
+  const float* left = mixed + s.index * Blocks * kBlock;
+  const float* right = left + Blocks * kBlock;
+  Vec v[Blocks];
+#pragma GCC unroll 4
+  for (int b = 0; b < Blocks; ++b)
+    v[b] = load(left + b * kBlock) * (1.0f - s.weight) + load(right + b * kBlock) * s.weight;
+  Vec highest = v[0];
+#pragma GCC unroll 4
+  for (int b = 1; b < Blocks; ++b) highest = max(v[b], highest);
+  highest = max_lanes(highest);
+  *remainder = highest[0] - (left[label] * (1.0f - s.weight) + right[label] * s.weight);
+  Vec total{};
+#pragma GCC unroll 4
+  for (int b = 0; b < Blocks; ++b) {
+    v[b] = exp_nonpositive(v[b] - highest);
+    store(out + b * kBlock, v[b]);
+    total += v[b];
+  }
+  *sum = sum_lanes(total)[0];
+}
+
+/// Adds the gradient of pixels [0, count) of a chunk, in order, to the columns of the mixed row.
+template <int Blocks>
+void scatter(const Pixel* pixels, int64_t count, const float* chunk, int64_t blocks, float* gradient) {
+  constexpr int kHeld = Blocks ? Blocks : 1;
+  const int64_t width = (Blocks ? Blocks : blocks) * kBlock;
+  for (int64_t b0 = 0; b0 < width; b0 += kHeld * kBlock) {
+    Vec left[kHeld] = {}, right[kHeld] = {};
+    int64_t at = -1;
+    const auto flush = [&] {
+      if (at < 0) return;
+      float* to = gradient + at * width + b0;
+#pragma GCC unroll 4
+      for (int b = 0; b < kHeld; ++b) {
+        store(to + b * kBlock, load(to + b * kBlock) + left[b]);
+        store(to + width + b * kBlock, load(to + width + b * kBlock) + right[b]);
+      }
+    };
+    for (int64_t i = 0; i < count; ++i) {
+      const Pixel& pixel = pixels[i];
+      if (pixel.source.index != at) {
+        flush();
+        at = pixel.source.index;
+#pragma GCC unroll 4
+        for (int b = 0; b < kHeld; ++b) left[b] = right[b] = Vec{};
+      }
+      const float w_right = pixel.weight * pixel.source.weight, w_left = pixel.weight - w_right;
+      const float* e = chunk + i * width + b0;
+#pragma GCC unroll 4
+      for (int b = 0; b < kHeld; ++b) {
+        const Vec v = load(e + b * kBlock);
+        left[b] += v * w_left;
+        right[b] += v * w_right;
+      }
+    }
+    flush();
+  }
+}
+
+/// Loss and gradient of one output row, whose source row is in band.mixed.
+template <int Blocks>
+void output_row(const Problem& p, int64_t row_index, Band& band) {
+  const int64_t blocks = Blocks ? Blocks : p.blocks(), width = blocks * kBlock;
+  const bool wants_gradient = p.d_logits.data != nullptr;
+  const int32_t* labels = p.target + row_index * p.out_w;
+  Pixel pixels[kSoftmaxCeChunk];
+  float sums[kSoftmaxCeChunk], remainders[kSoftmaxCeChunk], weights[kSoftmaxCeChunk];
+  for (int64_t w0 = 0; w0 < p.out_w; w0 += kSoftmaxCeChunk) {
+    const int64_t w1 = w0 + kSoftmaxCeChunk < p.out_w ? w0 + kSoftmaxCeChunk : p.out_w;
+    int64_t count = 0;
+    for (int64_t w = w0; w < w1; ++w) {
+      const int32_t label = labels[w];
+      if (label == p.ignore_index) continue;
+      if (label < 0 || label >= p.logits.c) {
+        if (band.bad_index < 0) band.bad_index = row_index * p.out_w + w;
+        continue;
+      }
+      float* e = band.chunk + count * width;
+      const Source source = p.columns.source(w);
+      if constexpr (Blocks != 0)
+        exponentials_fixed<Blocks>(band.mixed, source, label, e, &sums[count], &remainders[count]);
+      else
+        exponentials<0>(band.mixed, source, blocks, label, e, &sums[count], &remainders[count]);
+      weights[count] = p.class_weight ? p.class_weight[label] : 1.0f;
+      pixels[count] = {source, weights[count] * p.gradient_scale / sums[count]};
+      if (wants_gradient) e[label] -= sums[count];
+      ++count;
+    }
+    for (int64_t i = count; i % kBlock != 0; ++i) sums[i] = 1.0f;
+    for (int64_t i = 0; i < count; i += kBlock) {
+      const Vec log_sum = log_positive(load(sums + i));
+      for (int64_t j = 0; j < kBlock && i + j < count; ++j)
+        band.loss += static_cast<double>(weights[i + j]) *
+                     (static_cast<double>(log_sum[j]) + static_cast<double>(remainders[i + j]));
+    }
+    if (wants_gradient) scatter<Blocks>(pixels, count, band.chunk, blocks, band.gradient);
+  }
+}
+
+void run_row(const Problem& p, int64_t row_index, Band& band) {
+  switch (p.blocks()) {
+    case 1:
+      return output_row<1>(p, row_index, band);
+    case 2:
+      return output_row<2>(p, row_index, band);
+    case 3:
+      return output_row<3>(p, row_index, band);
+    case 4:
+      return output_row<4>(p, row_index, band);
+    default:
+      return output_row<0>(p, row_index, band);
+  }
+}
+
+/// Everything that source rows [r0, r1) of image n begin.
+void run_band(const Problem& p, int64_t n, int64_t r0, int64_t r1, Band& band) {
+  const int64_t width = p.blocks() * kBlock, row_size = (p.logits.w + 1) * width;
+  const float* image = p.logits.f32() + n * p.logits.image_stride();
+  float* d_image = p.d_logits.data ? p.d_logits.f32() + n * p.d_logits.image_stride() : nullptr;
+  if (d_image) {
+    for (int64_t i = 0; i < row_size; ++i) band.carry[i] = 0;
+    for (int64_t r = r0; r < r1; ++r) clear_row(p, d_image, r);
+  }
+  for (int64_t oh = p.rows.first_reaching(r0); oh < p.out_h; ++oh) {
+    const Source row = p.rows.source(oh);
+    if (row.index >= r1) break;
+    mix_rows(p, image, row.index, row.weight, band.mixed);
+    if (d_image)
+      for (int64_t i = 0; i < row_size; ++i) band.gradient[i] = 0;
+    run_row(p, n * p.out_h + oh, band);
+    if (!d_image) continue;
+    add_row(p, band.gradient, 1.0f - row.weight, d_image, row.index);
+    if (row.weight == 0) continue;
+    if (row.index + 1 < r1) {
+      add_row(p, band.gradient, row.weight, d_image, row.index + 1);
+    } else {
+      for (int64_t i = 0; i < row_size; i += kBlock)
+        store(band.carry + i, load(band.carry + i) + load(band.gradient + i) * row.weight);
+    }
+  }
+}
+
+}  // namespace
+
+void upsample_softmax_ce(const View& logits, const int32_t* target, int64_t H, int64_t W, bool align_corners,
+                         int32_t ignore_index, const float* class_weight, const float* normalizer, float* loss,
+                         const View& d_logits, int64_t* bad_index, float* workspace) {
+  const float gradient_scale = *normalizer != 0 ? 1.0f / *normalizer : 0.0f;
+  const Problem p{logits,
+                  d_logits,
+                  target,
+                  H,
+                  W,
+                  ignore_index,
+                  class_weight,
+                  gradient_scale,
+                  make_axis(logits.h, H, align_corners, 0, false),
+                  make_axis(logits.w, W, align_corners, 0, false)};
+  const int64_t width = p.blocks() * kBlock, row_size = (logits.w + 1) * width;
+  const int64_t band_rows = softmax_ce_band_rows(logits.h), bands = (logits.h + band_rows - 1) / band_rows;
+  const int64_t band_floats = 3 * row_size + (kSoftmaxCeChunk + 2) * width + 2 * kBlock;
+  const auto make_band = [&](int64_t task) {
+    float* space = workspace + task * band_floats;
+    return Band{space, space + row_size, space + 2 * row_size, space + 3 * row_size};
+  };
+  // The last floats of a band hold its results: the loss (double) and the first bad index.
+  const auto results = [&](int64_t task) { return workspace + (task + 1) * band_floats - kBlock; };
+#pragma omp parallel for schedule(dynamic)
+  for (int64_t task = 0; task < logits.n * bands; ++task) {
+    Band band = make_band(task);
+    const int64_t r0 = task % bands * band_rows, r1 = r0 + band_rows < logits.h ? r0 + band_rows : logits.h;
+    run_band(p, task / bands, r0, r1, band);
+    std::memcpy(results(task), &band.loss, sizeof band.loss);
+    std::memcpy(results(task) + 2, &band.bad_index, sizeof band.bad_index);
+  }
+  double total = 0;
+  *bad_index = -1;
+  for (int64_t task = 0; task < logits.n * bands; ++task) {
+    double part;
+    int64_t bad;
+    std::memcpy(&part, results(task), sizeof part);
+    std::memcpy(&bad, results(task) + 2, sizeof bad);
+    total += part;
+    if (*bad_index < 0) *bad_index = bad;
+  }
+  *loss = *normalizer != 0 ? static_cast<float>(total / static_cast<double>(*normalizer)) : 0.0f;
+  if (d_logits.data == nullptr) return;
+#pragma omp parallel for schedule(static)
+  for (int64_t task = 0; task < logits.n * bands; ++task) {
+    const int64_t next = (task % bands + 1) * band_rows;
+    if (next >= logits.h) continue;
+    float* d_image = d_logits.f32() + task / bands * d_logits.image_stride();
+    add_row(p, make_band(task).carry, 1.0f, d_image, next);
+  }
+}
+
+void label_weight_sum(const int32_t* target, int64_t count, int64_t classes, int32_t ignore_index,
+                      const float* class_weight, float* result) {
+  constexpr int64_t kParts = 64;
+  double sums[kParts];
+#pragma omp parallel for schedule(static)
+  for (int64_t part = 0; part < kParts; ++part) {
+    double sum = 0;
+    for (int64_t i = part * count / kParts; i < (part + 1) * count / kParts; ++i) {
+      const int32_t t = target[i];
+      if (t == ignore_index || t < 0 || t >= classes) continue;
+      sum += class_weight ? static_cast<double>(class_weight[t]) : 1.0;
+    }
+    sums[part] = sum;
+  }
+  double total = 0;
+  for (const double s : sums) total += s;
+  *result = static_cast<float>(total);
+}
+
+}  // namespace convoy::cpu::CONVOY_ISA
