@@ -39,10 +39,13 @@ struct Band {
   int64_t bad_index = -1;
 };
 
-/// A labelled pixel of a chunk.
-struct Pixel {
-  Source source;
-  float weight;  // class weight times gradient scale, divided by the sum of exponentials
+/// The labelled pixels of a chunk, structure of arrays.
+struct Chunk {
+  int64_t count = 0;
+  int32_t label[kSoftmaxCeChunk], index[kSoftmaxCeChunk];
+  float column_weight[kSoftmaxCeChunk];
+  float class_weight[kSoftmaxCeChunk];
+  float scale[kSoftmaxCeChunk];  // class weight times gradient scale, divided by the sum of exponentials
 };
 
 /// True in the lanes of the last channel block that hold no class.
@@ -89,59 +92,55 @@ void clear_row(const Problem& p, float* image, int64_t r) {
   }
 }
 
-/// Exponentials of one pixel's logits minus their maximum, their sum, and log-sum-exp's remainder max - logit[label].
-/// Blocks is the number of channel blocks, 0 where only `blocks` knows it.
+/// Softmax of pixels [first, first + kBlock) of a chunk: leaves their exponentials in `out`, with the sum subtracted at
+/// the label (so that times scale it is the gradient), sets their scale and returns their weighted losses. Blocks is
+/// the number of channel blocks, 0 where only `blocks` knows it.
 template <int Blocks>
-inline void exponentials(const float* mixed, Source s, int64_t blocks, int32_t label, float* out, float* sum,
-                         float* remainder) {
-  const int64_t count = Blocks ? Blocks : blocks;
-  const float* left = mixed + s.index * count * kBlock;
-  const float* right = left + count * kBlock;
-  Vec highest = splat(kAbsent);
-  for (int64_t b = 0; b < count; ++b) {
-    Vec v = load(left + b * kBlock);
-    if (s.weight != 0) v = v * (1.0f - s.weight) + load(right + b * kBlock) * s.weight;
-    store(out + b * kBlock, v);
-    highest = max(v, highest);
+inline Vec softmax(Chunk& chunk, int64_t first, const float* mixed, int64_t blocks, float gradient_scale, float* out) {
+  const int64_t width = (Blocks ? Blocks : blocks) * kBlock;
+  Vec parts[kBlock];
+  float highest[kBlock], at_label[kBlock], sums[kBlock];
+#pragma GCC unroll 16
+  for (int i = 0; i < kBlock; ++i) {
+    const float weight = chunk.column_weight[first + i];
+    const float* left = mixed + chunk.index[first + i] * width;
+    const float* right = left + width;
+    float* to = out + i * width;
+    Vec high = splat(kAbsent);
+#pragma GCC unroll 4
+    for (int64_t b = 0; b < width; b += kBlock) {
+      const Vec v = load(left + b) * (1.0f - weight) + load(right + b) * weight;
+      store(to + b, v);
+      high = max(v, high);
+    }
+    parts[i] = high;
   }
-  highest = max_lanes(highest);
-  *remainder = highest[0] - out[label];
-  Vec total{};
-  for (int64_t b = 0; b < count; ++b) {
-    const Vec e = exp_nonpositive(load(out + b * kBlock) - highest);
-    store(out + b * kBlock, e);
-    total += e;
+  const Vec high = reduce_each(parts, [](Vec a, Vec b) { return max(a, b); });
+  store(highest, high);
+  for (int i = 0; i < kBlock; ++i) at_label[i] = out[i * width + chunk.label[first + i]];
+#pragma GCC unroll 16
+  for (int i = 0; i < kBlock; ++i) {
+    float* to = out + i * width;
+    Vec total{};
+#pragma GCC unroll 4
+    for (int64_t b = 0; b < width; b += kBlock) {
+      const Vec e = exp_nonpositive(load(to + b) - highest[i]);
+      store(to + b, e);
+      total += e;
+    }
+    parts[i] = total;
   }
-  *sum = sum_lanes(total)[0];
+  const Vec sum = reduce_each(parts, [](Vec a, Vec b) { return a + b; });
+  const Vec class_weight = load(chunk.class_weight + first);
+  store(chunk.scale + first, class_weight * gradient_scale / sum);
+  store(sums, sum);
+  for (int i = 0; i < kBlock; ++i) out[i * width + chunk.label[first + i]] -= sums[i];
+  return class_weight * (log_positive(sum) + (high - load(at_label)));
 }
 
-/// The same for a number of blocks known to the compiler, in registers.
+/// Adds the gradient of a chunk's pixels, in order, to the columns of the mixed row.
 template <int Blocks>
-inline void exponentials_fixed(const float* mixed, Source s, int32_t label, float* out, float* sum, float* remainder) {
-  const float* left = mixed + s.index * Blocks * kBlock;
-  const float* right = left + Blocks * kBlock;
-  Vec v[Blocks];
-#pragma GCC unroll 4
-  for (int b = 0; b < Blocks; ++b)
-    v[b] = load(left + b * kBlock) * (1.0f - s.weight) + load(right + b * kBlock) * s.weight;
-  Vec highest = v[0];
-#pragma GCC unroll 4
-  for (int b = 1; b < Blocks; ++b) highest = max(v[b], highest);
-  highest = max_lanes(highest);
-  *remainder = highest[0] - (left[label] * (1.0f - s.weight) + right[label] * s.weight);
-  Vec total{};
-#pragma GCC unroll 4
-  for (int b = 0; b < Blocks; ++b) {
-    v[b] = exp_nonpositive(v[b] - highest);
-    store(out + b * kBlock, v[b]);
-    total += v[b];
-  }
-  *sum = sum_lanes(total)[0];
-}
-
-/// Adds the gradient of pixels [0, count) of a chunk, in order, to the columns of the mixed row.
-template <int Blocks>
-void scatter(const Pixel* pixels, int64_t count, const float* chunk, int64_t blocks, float* gradient) {
+void scatter(const Chunk& chunk, const float* exponentials, int64_t blocks, float* gradient) {
   constexpr int kHeld = Blocks ? Blocks : 1;
   const int64_t width = (Blocks ? Blocks : blocks) * kBlock;
   for (int64_t b0 = 0; b0 < width; b0 += kHeld * kBlock) {
@@ -156,16 +155,15 @@ void scatter(const Pixel* pixels, int64_t count, const float* chunk, int64_t blo
         store(to + width + b * kBlock, load(to + width + b * kBlock) + right[b]);
       }
     };
-    for (int64_t i = 0; i < count; ++i) {
-      const Pixel& pixel = pixels[i];
-      if (pixel.source.index != at) {
+    for (int64_t i = 0; i < chunk.count; ++i) {
+      if (chunk.index[i] != at) {
         flush();
-        at = pixel.source.index;
+        at = chunk.index[i];
 #pragma GCC unroll 4
         for (int b = 0; b < kHeld; ++b) left[b] = right[b] = Vec{};
       }
-      const float w_right = pixel.weight * pixel.source.weight, w_left = pixel.weight - w_right;
-      const float* e = chunk + i * width + b0;
+      const float w_right = chunk.scale[i] * chunk.column_weight[i], w_left = chunk.scale[i] - w_right;
+      const float* e = exponentials + i * width + b0;
 #pragma GCC unroll 4
       for (int b = 0; b < kHeld; ++b) {
         const Vec v = load(e + b * kBlock);
@@ -181,10 +179,8 @@ void scatter(const Pixel* pixels, int64_t count, const float* chunk, int64_t blo
 template <int Blocks>
 void output_row(const Problem& p, int64_t row_index, Band& band) {
   const int64_t blocks = Blocks ? Blocks : p.blocks(), width = blocks * kBlock;
-  const bool wants_gradient = p.d_logits.data != nullptr;
   const int32_t* labels = p.target + row_index * p.out_w;
-  Pixel pixels[kSoftmaxCeChunk];
-  float sums[kSoftmaxCeChunk], remainders[kSoftmaxCeChunk], weights[kSoftmaxCeChunk];
+  Chunk chunk;
   for (int64_t w0 = 0; w0 < p.out_w; w0 += kSoftmaxCeChunk) {
     const int64_t w1 = w0 + kSoftmaxCeChunk < p.out_w ? w0 + kSoftmaxCeChunk : p.out_w;
     int64_t count = 0;
@@ -195,25 +191,25 @@ void output_row(const Problem& p, int64_t row_index, Band& band) {
         if (band.bad_index < 0) band.bad_index = row_index * p.out_w + w;
         continue;
       }
-      float* e = band.chunk + count * width;
       const Source source = p.columns.source(w);
-      if constexpr (Blocks != 0)
-        exponentials_fixed<Blocks>(band.mixed, source, label, e, &sums[count], &remainders[count]);
-      else
-        exponentials<0>(band.mixed, source, blocks, label, e, &sums[count], &remainders[count]);
-      weights[count] = p.class_weight ? p.class_weight[label] : 1.0f;
-      pixels[count] = {source, weights[count] * p.gradient_scale / sums[count]};
-      if (wants_gradient) e[label] -= sums[count];
+      chunk.label[count] = label;
+      chunk.index[count] = source.index;
+      chunk.column_weight[count] = source.weight;
+      chunk.class_weight[count] = p.class_weight ? p.class_weight[label] : 1.0f;
       ++count;
     }
-    for (int64_t i = count; i % kBlock != 0; ++i) sums[i] = 1.0f;
-    for (int64_t i = 0; i < count; i += kBlock) {
-      const Vec log_sum = log_positive(load(sums + i));
-      for (int64_t j = 0; j < kBlock && i + j < count; ++j)
-        band.loss += static_cast<double>(weights[i + j]) *
-                     (static_cast<double>(log_sum[j]) + static_cast<double>(remainders[i + j]));
+    chunk.count = count;
+    for (int64_t i = count; i % kBlock != 0; ++i) {  // whole vectors: repeat the last pixel without weight
+      chunk.label[i] = chunk.label[count - 1];
+      chunk.index[i] = chunk.index[count - 1];
+      chunk.column_weight[i] = chunk.column_weight[count - 1];
+      chunk.class_weight[i] = 0;
     }
-    if (wants_gradient) scatter<Blocks>(pixels, count, band.chunk, blocks, band.gradient);
+    for (int64_t i = 0; i < count; i += kBlock) {
+      const Vec losses = softmax<Blocks>(chunk, i, band.mixed, blocks, p.gradient_scale, band.chunk + i * width);
+      for (int64_t j = 0; j < kBlock; ++j) band.loss += static_cast<double>(losses[j]);
+    }
+    if (p.d_logits.data) scatter<Blocks>(chunk, band.chunk, blocks, band.gradient);
   }
 }
 
