@@ -7,9 +7,10 @@
 namespace convoy {
 
 void argmax_channels(const View& logits, int32_t* labels) {
-  const int64_t pixels = logits.pixels(), block = logits.block;
   const bool nhwc = logits.layout == Layout::kNhwc;
-  const int64_t pixel_step = nhwc ? logits.pitch : block;
+  const int64_t pixels = logits.pixels();
+  const int64_t run = nhwc ? logits.c : logits.block;  // channels that lie side by side
+  const int64_t pixel_step = nhwc ? logits.pitch : logits.block, run_step = pixels * logits.block;
 #pragma omp parallel for collapse(2) schedule(static)
   for (int64_t n = 0; n < logits.n; ++n)
     for (int64_t h = 0; h < logits.h; ++h) {
@@ -17,15 +18,16 @@ void argmax_channels(const View& logits, int32_t* labels) {
       for (int64_t p = h * logits.w; p < (h + 1) * logits.w; ++p) {
         const float* at = image + p * pixel_step;
         float best = -std::numeric_limits<float>::infinity();
-        int64_t label = 0;
-        for (int64_t c = 0; c < logits.c; ++c) {
-          const float v = at[nhwc ? c : c / block * pixels * block + c % block];
-          if (v > best) {
-            best = v;
-            label = c;
+        int32_t label = 0;
+        for (int64_t c0 = 0; c0 < logits.c; c0 += run, at += run_step) {
+          const int64_t lanes = logits.c - c0 < run ? logits.c - c0 : run;
+          for (int64_t i = 0; i < lanes; ++i) {
+            const bool better = at[i] > best;
+            best = better ? at[i] : best;
+            label = better ? static_cast<int32_t>(c0 + i) : label;
           }
         }
-        labels[n * pixels + p] = static_cast<int32_t>(label);
+        labels[n * pixels + p] = label;
       }
     }
 }

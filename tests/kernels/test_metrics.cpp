@@ -4,7 +4,7 @@
 namespace convoy::test {
 
 TEST_CASE("argmax over channels: the lowest of equals, any layout") {
-  for (const int64_t c : {1, 3, 19, 33})
+  for (const int64_t c : {1, 3, 19, 33})  // beside the blocks
     for (const int64_t block : {1, 8, 16}) {
       ImageTensor x(2, c, 3, 5, block, 1);
       auto values = random_values(2 * c * 15, 7);
