@@ -11,7 +11,7 @@ namespace {
 
 using Points = std::vector<std::pair<double, double>>;
 
-constexpr double kWidth = 640, kHeight = 300, kLeft = 64, kRight = 14, kTop = 34, kBottom = 44;
+constexpr double kWidth = 640, kHeight = 300, kLeft = 64, kRight = 24, kTop = 34, kBottom = 44;
 constexpr size_t kMaxPoints = 1000, kMaxDots = 60;
 
 struct Axis {
@@ -80,6 +80,24 @@ struct Range {
 std::string tick_text(double value, const Axis& axis, bool percent) {
   if (std::abs(value) < axis.step * 1e-6) value = 0;
   return percent ? fmt::format("{:.{}f}%", value * 100, axis.step < 0.0095 ? 1 : 0) : short_number(value);
+}
+
+// The names of the series at the upper right, from an estimate of the width of a letter.
+std::string legend(const LineChart& chart) {
+  constexpr double kLetter = 6.8, kBox = 15, kGap = 16;
+  if (chart.series.size() == 1) return "";
+  double x = kWidth - kRight + kGap;
+  for (const auto& series : chart.series)
+    if (!series.faint) x -= kBox + kGap + kLetter * static_cast<double>(series.name.size());
+  std::string out;
+  for (const auto& series : chart.series) {
+    if (series.faint) continue;
+    out += fmt::format("<rect class=\"dot-{}\" x=\"{:.0f}\" y=\"9\" width=\"10\" height=\"10\" rx=\"2\"/>",
+                       series.colour, x);
+    out += fmt::format("<text class=\"legend\" x=\"{:.0f}\" y=\"18\">{}</text>\n", x + kBox, html_escape(series.name));
+    x += kBox + kGap + kLetter * static_cast<double>(series.name.size());
+  }
+  return out;
 }
 
 }  // namespace
@@ -155,6 +173,7 @@ std::string line_chart_svg(const LineChart& chart) {
     return out + fmt::format("<text class=\"tick\" x=\"{}\" y=\"{}\" text-anchor=\"middle\">no data</text></svg>\n",
                              kWidth / 2, kHeight / 2);
   }
+  if (chart.from_zero) ys.add(0);
   if (chart.y_range) ys = {chart.y_range->first, chart.y_range->second};
   const Axis x_axis = nice_axis(xs.low, xs.high, 6, true);
   const Axis y_axis = nice_axis(ys.low, ys.high, 5, chart.y_range.has_value());
@@ -181,7 +200,6 @@ std::string line_chart_svg(const LineChart& chart) {
   out += fmt::format("<text class=\"tick\" x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n",
                      (kLeft + kWidth - kRight) / 2, kHeight - 8, html_escape(chart.x_label));
 
-  double legend = kWidth - kRight;
   for (const auto& series : chart.series) {
     const Points points = thinned(series.points);
     std::string path;
@@ -201,15 +219,8 @@ std::string line_chart_svg(const LineChart& chart) {
             chart.percent ? fmt::format("{:.2f}%", y * 100) : short_number(y));
       }
     }
-    if (series.faint || chart.series.size() == 1) continue;
-    out += fmt::format("<text class=\"legend\" x=\"{:.0f}\" y=\"18\" text-anchor=\"end\">{}</text>", legend,
-                       html_escape(series.name));
-    legend -= 7.0 * static_cast<double>(series.name.size()) + 8;
-    out += fmt::format("<rect class=\"dot-{}\" x=\"{:.0f}\" y=\"9\" width=\"10\" height=\"10\" rx=\"2\"/>\n",
-                       series.colour, legend - 8);
-    legend -= 22;
   }
-  return out + "</svg>\n";
+  return out + legend(chart) + "</svg>\n";
 }
 
 }  // namespace convoy

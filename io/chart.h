@@ -21,6 +21,7 @@ struct LineChart {
   std::vector<ChartSeries> series;
   std::optional<std::pair<double, double>> y_range;  ///< from the values when absent
   bool percent = false;                              ///< y is a share, 1 = 100 %
+  bool from_zero = false;                            ///< y starts at 0 at the latest
 };
 
 /// The chart as an <svg> element, 640x300 units, as wide as its container. More than about 1000 points a series are

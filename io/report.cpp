@@ -102,38 +102,38 @@ std::string summary_section(const ReportData& data) {
   return "<section class=\"pair\">\n" + results.table() + run.table() + "</section>\n";
 }
 
+// The values faintly and their moving average over them; few values alone.
+LineChart noisy_chart(const char* title, const Points& points) {
+  LineChart chart{title, "step", {{title, points, 0, false}}, {}, false, false};
+  const double window = smoothing_window(points);
+  if (window < 2) return chart;
+  chart.series[0].faint = true;
+  chart.series.push_back({"smoothed", smoothed(points, window), 0, false});
+  return chart;
+}
+
 std::string chart_section(const ReportData& data) {
   std::vector<LineChart> charts;
-  if (!data.loss.empty()) {
-    const double window = smoothing_window(data.loss);
-    LineChart chart{"Training loss", "step", {}, {}, false};
-    if (window > 1.5) {
-      chart.series = {{"", data.loss, 0, true}, {"smoothed", smoothed(data.loss, window), 0, false}};
-    } else {
-      chart.series = {{"loss", data.loss, 0, false}};
-    }
-    charts.push_back(std::move(chart));
-  }
+  if (!data.loss.empty()) charts.push_back(noisy_chart("Training loss", data.loss));
   if (!data.miou.empty() || !data.miou_present.empty() || !data.pixel_accuracy.empty()) {
-    LineChart chart{"Evaluation", "step", {}, std::pair(0.0, 1.0), true};
+    LineChart chart{"Evaluation", "step", {}, std::pair(0.0, 1.0), true, false};
     if (!data.miou.empty()) chart.series.push_back({"mIoU", data.miou, 0, false});
     if (!data.miou_present.empty()) chart.series.push_back({"mIoU present", data.miou_present, 1, false});
     if (!data.pixel_accuracy.empty()) chart.series.push_back({"pixel accuracy", data.pixel_accuracy, 2, false});
     charts.push_back(std::move(chart));
   }
   if (!data.learning_rate.empty())
-    charts.push_back({"Learning rate", "step", {{"lr", data.learning_rate, 0, false}}, {}, false});
-  if (!data.images_per_second.empty())
-    charts.push_back({"Images per second", "step", {{"images/s", data.images_per_second, 0, false}}, {}, false});
+    charts.push_back({"Learning rate", "step", {{"lr", data.learning_rate, 0, false}}, {}, false, true});
+  if (!data.images_per_second.empty()) {
+    charts.push_back(noisy_chart("Images per second", data.images_per_second));
+    charts.back().from_zero = true;
+  }
   if (!data.wait_share.empty()) {
-    const double top = std::max(0.1, std::ceil(best_value(data.wait_share) * 10) / 10);
-    charts.push_back({"Share of the step spent waiting for data",
-                      "step",
-                      {{"wait", data.wait_share, 0, false}},
-                      std::pair(0.0, std::isfinite(top) ? top : 1.0),
-                      true});
+    charts.push_back(noisy_chart("Share of the step spent waiting for data", data.wait_share));
+    charts.back().percent = charts.back().from_zero = true;
   } else if (!data.wait_ms.empty()) {
-    charts.push_back({"Waiting for data, ms per step", "step", {{"wait", data.wait_ms, 0, false}}, {}, false});
+    charts.push_back(noisy_chart("Waiting for data, ms per step", data.wait_ms));
+    charts.back().from_zero = true;
   }
   if (charts.empty()) return "";
   std::string out = "<section class=\"charts\">\n";

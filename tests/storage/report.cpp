@@ -76,7 +76,8 @@ TEST_CASE("a report shows the run and needs nothing else") {
   has("<th>data wait</th><td>10.00 % of the step</td>");
   has("<th>peak memory</th><td>1.50 GiB</td>");
   has("<td>&lt;host&gt;</td>");
-  for (const char* title : {"Training loss", "Evaluation", "Learning rate", "Images per second", "waiting for data"})
+  for (const char* title :
+       {"Training loss", "Evaluation", "Learning rate", "Images per second", "waiting for data", "smoothed</text>"})
     has(title);
   has("<th>road &lt;1&gt;</th><td class=\"bar\"><i style=\"width:87.50%\"></i></td><td>87.50 %</td>");
   has("<th>train</th><td class=\"bar\"></td><td>absent</td>");
@@ -119,7 +120,7 @@ TEST_CASE("line charts are well-formed and keep spikes and gaps") {
   ChartSeries series{"loss & more", {}, 0, false};
   for (int i = 0; i < 20000; ++i) series.points.emplace_back(i, i == 12345 ? 50 : std::sin(i * 0.01));
   series.points[777].second = std::nan("");
-  const std::string svg = line_chart_svg({"title <t>", "step", {series, series}, {}, false});
+  const std::string svg = line_chart_svg({"title <t>", "step", {series, series}, {}, false, false});
   pugi::xml_document document;
   REQUIRE(document.load_string(svg.c_str()));
   const std::string path = document.child("svg").child("path").attribute("d").value();
@@ -137,7 +138,7 @@ TEST_CASE("line charts are well-formed and keep spikes and gaps") {
                              {{0, 0}, {0, 0}},
                              {{1e16, 1}, {1e16 + 2, 2}},
                              {{1, 2}, {1e300, -1e300}}}) {
-    const std::string small = line_chart_svg({"t", "x", {{"s", points, 0, false}}, {}, false});
+    const std::string small = line_chart_svg({"t", "x", {{"s", points, 0, false}}, {}, false, false});
     CHECK(document.load_string(small.c_str()));
     CHECK(small.find("nan") == std::string::npos);
     CHECK(small.size() < 20000);
