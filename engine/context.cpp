@@ -1,0 +1,41 @@
+#include "engine/context.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "engine/error.h"
+#include "engine/plan_cache.h"
+
+namespace convoy {
+
+const char* device_name(DeviceKind device) {
+  return device == DeviceKind::kCpu ? "cpu" : device == DeviceKind::kCuda ? "cuda" : "emulated";
+}
+
+int available_cores() {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  if (sched_getaffinity(0, sizeof mask, &mask) != 0) return 1;
+  return std::max(1, CPU_COUNT(&mask));
+}
+
+Context::Context(const ContextOptions& options, std::shared_ptr<Communicator> communicator)
+    : options_(options),
+      communicator_(communicator ? std::move(communicator) : std::make_shared<NullCommunicator>()),
+      plans_(std::make_unique<PlanCache>()) {
+  CONVOY_CHECK(options.device == DeviceKind::kCpu, "device '{}' is not part of this build; use cpu", device_name(options.device));
+  CONVOY_CHECK(options.threads >= 0, "threads must be 0 (all cores) or more, not {}", options.threads);
+  if (options_.threads == 0) options_.threads = available_cores();
+}
+
+Context::~Context() = default;
+
+void NullCommunicator::abort(const std::string& message) {
+  std::fprintf(stderr, "%s\n", message.c_str());
+  std::exit(1);
+}
+
+}  // namespace convoy

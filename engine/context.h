@@ -1,0 +1,47 @@
+// What a graph runs in: the device, its threads, the ranks it belongs to, and the plans made so far. Passed around;
+// nothing here is global.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "engine/communicator.h"
+#include "engine/profiler.h"
+
+namespace convoy {
+
+class PlanCache;
+
+enum class DeviceKind : uint8_t { kCpu, kCuda, kEmulated };
+const char* device_name(DeviceKind device);
+
+struct ContextOptions {
+  DeviceKind device = DeviceKind::kCpu;
+  int threads = 0;            ///< 0: all cores that this process may use
+  bool direct_conv = false;   ///< dense convolutions by our own plain kernel
+  bool check_values = false;  ///< debug interpreter: look for NaN and infinity after every node
+};
+
+class Context {
+ public:
+  explicit Context(const ContextOptions& options = {}, std::shared_ptr<Communicator> communicator = nullptr);
+  ~Context();
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
+
+  const ContextOptions& options() const { return options_; }
+  int threads() const { return options_.threads; }
+  Communicator& communicator() const { return *communicator_; }
+  Profiler& profiler() { return profiler_; }
+  PlanCache& plans() { return *plans_; }
+
+ private:
+  ContextOptions options_;
+  std::shared_ptr<Communicator> communicator_;
+  Profiler profiler_;
+  std::unique_ptr<PlanCache> plans_;
+};
+
+/// Cores in this process's affinity mask.
+int available_cores();
+
+}  // namespace convoy

@@ -1,0 +1,105 @@
+// An operator: what the engine has to know to infer, differentiate, place and run it. Adding one is filling an OpDef.
+#pragma once
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/graph.h"
+
+namespace convoy {
+
+/// What a kernel may depend on beside its arguments.
+struct StepState {
+  uint64_t seed = 0;         ///< of the run
+  int64_t global_step = 0;   ///< of the run, not of the process
+  int64_t first_slot = 0;    ///< position of this rank's first image in the global batch
+};
+
+struct KernelArgs {
+  std::span<const View> in, out;  ///< data is null for an output that nobody asked for
+  void* workspace;
+  const StepState& step;
+};
+
+/// A node made ready to run on a device: everything that depends on shapes alone is done.
+struct Kernel {
+  std::function<void(const KernelArgs&)> run;
+  size_t workspace_bytes = 0;
+  std::string implementation;  ///< shown by `convoy plan`
+};
+
+struct PrepareArgs {
+  const Node& node;
+  std::span<const View> in, out;  ///< geometry; data is null
+  const Context& context;
+};
+
+/// Layouts that a node wants. `in` comes in with the layouts its inputs have and leaves with those it takes.
+struct LayoutChoice {
+  const Node& node;
+  std::vector<Layout> in, out;
+};
+
+/// Everything an operator's gradient rule needs.
+class GradContext {
+ public:
+  GradContext(Graph& graph, NodeId id, std::span<const Value> d_outputs, std::span<const bool> needed,
+              std::vector<Value>& d_inputs)
+      : graph(graph), id_(id), d_outputs_(d_outputs), needed_(needed), d_inputs_(d_inputs) {}
+  Graph& graph;
+  const Node& node() const { return graph.node(id_); }
+  Value input(int i) const { return node().inputs[static_cast<size_t>(i)]; }
+  Value output(int i = 0) const { return {&graph, id_, i}; }
+  /// Gradient that arrives at output i; empty when none does.
+  Value d_output(int i = 0) const { return d_outputs_[static_cast<size_t>(i)]; }
+  /// Whether input i leads to a parameter or to another wanted value.
+  bool needs(int i) const { return needed_[static_cast<size_t>(i)]; }
+  void set(int i, Value gradient) { d_inputs_[static_cast<size_t>(i)] = gradient; }
+
+ private:
+  NodeId id_;
+  std::span<const Value> d_outputs_;
+  std::span<const bool> needed_;
+  std::vector<Value>& d_inputs_;
+};
+
+/// Arithmetic and memory traffic of a node, for `convoy plan` and the benches.
+struct Cost {
+  double flops = 0;
+  double bytes = 0;
+};
+
+struct OpDef {
+  std::string name;
+  /// Shapes and types of the outputs. Throws Error on inputs that do not fit; the graph adds the module path.
+  std::vector<TensorInfo> (*infer)(const Node&) = nullptr;
+  /// Gradients of the inputs by appended nodes; null for operators that have none.
+  void (*grad)(GradContext&) = nullptr;
+  /// Floating-point operations; null means one per output element.
+  double (*flops)(const Node&) = nullptr;
+  /// Layouts on the CPU; null means that every f32 image tensor is blocked and all else plain.
+  void (*layout)(LayoutChoice&) = nullptr;
+  /// Makes the node ready on `cpu`. A missing entry is an error at plan time that names the node.
+  Kernel (*prepare_cpu)(const PrepareArgs&) = nullptr;
+  /// Inputs whose memory output 0 may take over when it has the same geometry and nobody reads them later.
+  std::vector<int> in_place = {};
+  /// Kernels take slices of wider tensors (a concat part) as inputs and outputs.
+  bool takes_slices = true;
+  /// Outputs after the first that nobody reads may be left out (their data is null then).
+  bool optional_outputs = false;
+  /// Writes something beside its outputs (running statistics, gradient store): runs exactly once a step.
+  bool effect = false;
+};
+
+/// The operator of this name. Throws Error when there is none.
+const OpDef& find_op(const std::string& name);
+/// Adds an operator, also one of a user's own. Throws Error when the name is taken.
+void register_op(OpDef op);
+Cost cost_of(const Node& node);
+
+/// Layout rules shared by many operators.
+void layout_plain(LayoutChoice& choice);         ///< everything plain row-major
+void layout_follow_first(LayoutChoice& choice);  ///< all as input 0 is
+
+}  // namespace convoy

@@ -1,0 +1,63 @@
+#include "engine/param_store.h"
+
+namespace convoy {
+
+namespace {
+constexpr int64_t kAlignFloats = 16;  // every parameter starts on a cache line
+}
+
+void ParamStore::claim(const std::string& name) {
+  CONVOY_CHECK(!allocated(), "'{}' was registered after the parameter store was allocated", name);
+  CONVOY_CHECK(!parameter_index_.contains(name) && !buffer_index_.contains(name) && !aliases_.contains(name),
+               "two parameters or buffers are named '{}'", name);
+  state_order_.push_back(name);
+}
+
+int64_t ParamStore::add_parameter(const std::string& name, const Shape& shape) {
+  claim(name);
+  const auto index = static_cast<int64_t>(parameters_.size());
+  parameters_.push_back({.name = name, .shape = shape, .offset = total_});
+  parameter_index_[name] = index;
+  total_ += (shape.count() + kAlignFloats - 1) / kAlignFloats * kAlignFloats;
+  return index;
+}
+
+int64_t ParamStore::add_buffer(const std::string& name, const Tensor& initial) {
+  claim(name);
+  const auto index = static_cast<int64_t>(buffers_.size());
+  buffers_.push_back({name, initial});
+  buffer_index_[name] = index;
+  return index;
+}
+
+void ParamStore::add_alias(const std::string& name, const std::string& of) {
+  claim(name);
+  CONVOY_CHECK(parameter_index_.contains(of) || buffer_index_.contains(of),
+               "'{}' is to be another name of '{}', which does not exist", name, of);
+  aliases_[name] = of;
+}
+
+void ParamStore::allocate() {
+  CONVOY_CHECK(!allocated(), "the parameter store was allocated twice");
+  values_ = Tensor::zeros(DType::kF32, {total_});
+}
+
+void ParamStore::require_gradients() {
+  if (!gradients_.defined()) gradients_ = Tensor::zeros(DType::kF32, {total_});
+}
+
+void ParamStore::require_velocities() {
+  if (!velocities_.defined()) velocities_ = Tensor::zeros(DType::kF32, {total_});
+}
+
+int64_t ParamStore::find_parameter(const std::string& name) const {
+  const auto it = parameter_index_.find(name);
+  return it == parameter_index_.end() ? -1 : it->second;
+}
+
+int64_t ParamStore::find_buffer(const std::string& name) const {
+  const auto it = buffer_index_.find(name);
+  return it == buffer_index_.end() ? -1 : it->second;
+}
+
+}  // namespace convoy

@@ -1,0 +1,73 @@
+// Parameters, their gradients and optimizer state, and the buffers beside them.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/tensor.h"
+
+namespace convoy {
+
+/// A trained tensor. Names equal the PyTorch state_dict keys of the reference networks.
+struct Parameter {
+  std::string name;
+  Shape shape;
+  int group = 0;           ///< index into the optimizer's groups
+  int64_t offset = 0;      ///< floats into the flat master, velocity and gradient arrays
+  bool has_gradient = false;  ///< set by Graph::differentiate; without one the optimizer skips it, decay included
+};
+
+/// State that is written but not trained: running statistics (f32) and num_batches_tracked (i64).
+struct Buffer {
+  std::string name;
+  Tensor value;
+};
+
+/// Flat fp32 master weights, gradients and velocities of all parameters in order of registration (canonical OIHW).
+class ParamStore {
+ public:
+  /// Registers a parameter or buffer. Throws Error when the name is taken. Not after allocate().
+  int64_t add_parameter(const std::string& name, const Shape& shape);
+  int64_t add_buffer(const std::string& name, const Tensor& initial);
+  /// A second name for a parameter's storage: kept on export, checked on load.
+  void add_alias(const std::string& name, const std::string& of);
+  /// Fixes the flat arrays; called once all modules exist. Values start at zero.
+  void allocate();
+  bool allocated() const { return values_.defined(); }
+
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+  std::vector<Parameter>& parameters() { return parameters_; }
+  const std::vector<Buffer>& buffers() const { return buffers_; }
+  std::vector<Buffer>& buffers() { return buffers_; }
+  const std::map<std::string, std::string>& aliases() const { return aliases_; }
+  /// Index of a name, -1 when there is none.
+  int64_t find_parameter(const std::string& name) const;
+  int64_t find_buffer(const std::string& name) const;
+  /// Order in which parameters, buffers and aliases were registered: the order of the state_dict.
+  const std::vector<std::string>& state_order() const { return state_order_; }
+
+  float* value(int64_t parameter) const { return values_.f32() + parameters_[static_cast<size_t>(parameter)].offset; }
+  float* gradient(int64_t parameter) const { return gradients_.f32() + parameters_[static_cast<size_t>(parameter)].offset; }
+  float* velocity(int64_t parameter) const { return velocities_.f32() + parameters_[static_cast<size_t>(parameter)].offset; }
+  /// The flat arrays; `total()` floats each. The optimizer's array appears at its first use.
+  Tensor& values() { return values_; }
+  Tensor& gradients() { return gradients_; }
+  Tensor& velocities() { return velocities_; }
+  int64_t total() const { return total_; }
+  /// Gradients and velocities are made on demand, so that inference holds weights alone.
+  void require_gradients();
+  void require_velocities();
+
+ private:
+  void claim(const std::string& name);
+
+  std::vector<Parameter> parameters_;
+  std::vector<Buffer> buffers_;
+  std::map<std::string, int64_t> parameter_index_, buffer_index_;
+  std::map<std::string, std::string> aliases_;
+  std::vector<std::string> state_order_;
+  Tensor values_, gradients_, velocities_;
+  int64_t total_ = 0;
+};
+
+}  // namespace convoy

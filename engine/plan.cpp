@@ -1,0 +1,79 @@
+#include "engine/plan.h"
+
+#include <fmt/format.h>
+
+#include "engine/context.h"
+#include "engine/param_store.h"
+
+namespace convoy {
+
+namespace {
+
+std::string describe(const PlanValue& v) {
+  std::string text = v.info.shape.str();
+  if (v.info.dtype != DType::kF32) text += dtype_name(v.info.dtype);
+  if (v.geometry.layout == Layout::kBlocked) text += fmt::format("b{}", v.geometry.block);
+  if (!v.geometry.dense()) text += fmt::format("/{}+{}", v.geometry.pitch, v.channel_offset);
+  if (v.place == PlanValue::Place::kGradient) text += "@grad";
+  return text;
+}
+
+void prepare_kernels(Plan& plan, const Graph& graph, const Schedule& schedule, const Context& context) {
+  for (Launch& launch : plan.launches) {
+    if (launch.schedule_index < 0) continue;
+    const Node& node = graph.node(schedule.nodes[static_cast<size_t>(launch.schedule_index)]);
+    std::vector<View> in, out;
+    for (const int v : launch.in) in.push_back(plan.values[static_cast<size_t>(v)].geometry);
+    for (const int v : launch.out) out.push_back(plan.values[static_cast<size_t>(v)].geometry);
+    try {
+      launch.kernel = node.op->prepare_cpu({.node = node, .in = in, .out = out, .context = context});
+    } catch (const std::exception& e) {
+      fail("{}: operator '{}' cannot be prepared: {}", node.name, node.op->name, e.what());
+    }
+  }
+}
+
+}  // namespace
+
+Plan compile(const Graph& graph, const Schedule& schedule, const Context& context, const PlanOptions& options) {
+  Plan plan;
+  plan.hash = schedule.hash;
+  choose_layouts(plan, graph, schedule, context);
+  make_views(plan, graph, schedule);
+  share_in_place(plan, graph, schedule);
+  prepare_kernels(plan, graph, schedule, context);
+  assign_buckets(plan, graph.parameters(), options);
+  pack_memory(plan);
+  return plan;
+}
+
+double Plan::total_flops() const {
+  double sum = 0;
+  for (const Launch& l : launches) sum += l.cost.flops;
+  return sum;
+}
+
+std::string Plan::dump() const {
+  std::string text;
+  size_t copied = 0;
+  for (size_t l = 0; l < launches.size(); ++l) {
+    const Launch& launch = launches[l];
+    text += fmt::format("{:4} {:<24} {}", l, launch.op, launch.name);
+    if (!launch.attrs.empty()) text += " [" + launch.attrs + "]";
+    text += " :";
+    for (const int v : launch.in) text += " " + describe(values[static_cast<size_t>(v)]);
+    text += " ->";
+    for (const int v : launch.out) text += v < 0 ? " -" : " " + describe(values[static_cast<size_t>(v)]);
+    text += fmt::format(" | {} | {:.3f} MFLOP {:.3f} MB", launch.kernel.implementation, launch.cost.flops / 1e6, launch.cost.bytes / 1e6);
+    if (launch.copied_bytes) text += fmt::format(" copies {} B", launch.copied_bytes);
+    text += '\n';
+    copied += launch.copied_bytes;
+  }
+  text += fmt::format("arena {} B in {} buffers, most alive at once {} B; copied by reorders, concats and slices {} B\n", arena_bytes,
+                      buffers.size(), lower_bound_bytes, copied);
+  for (size_t b = 0; b < buckets.size(); ++b)
+    text += fmt::format("bucket {}: {} gradients, {} B, complete after launch {}\n", b, buckets[b].parameters.size(), buckets[b].bytes, buckets[b].ready_after);
+  return text;
+}
+
+}  // namespace convoy

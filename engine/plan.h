@@ -1,0 +1,108 @@
+// A plan: the list of kernel launches that computes the targets of a schedule, with every tensor's place in memory.
+//
+// Passes, in order (each a function in plan_*.cpp):
+//   layout    which layout each value has; reorders where a node wants another one
+//   views     concat parts that are produced where the concat wants them; slices that need no copy; gradients that are
+//             produced in the gradient store
+//   in place  outputs that take over the memory of an input nobody reads any more
+//   buckets   groups of gradients that are exchanged together, in order of completion
+//   memory    liveness over the launch list, then offset packing into one arena
+// `convoy plan` prints the result.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "engine/op.h"
+#include "engine/schedule.h"
+
+namespace convoy {
+
+class Context;
+class ParamStore;
+
+/// A tensor of the plan.
+struct PlanValue {
+  enum class Place : uint8_t { kArena, kLeaf, kGradient };
+  std::string name;
+  TensorInfo info;
+  View geometry;           ///< data is null
+  Place place = Place::kArena;
+  int buffer = -1;         ///< arena: which PlanBuffer
+  int64_t channel_offset = 0;  ///< arena: first channel inside the buffer's tensor
+  int64_t slot = -1;       ///< gradient: parameter index
+  int leaf = -1;           ///< leaf: index into Plan::leaves
+  int producer = -1;       ///< launch that writes it, -1 for leaves
+  int last_use = -1;       ///< last launch that reads or writes it
+  bool is_target = false;
+};
+
+/// A piece of the arena; values that share one are slices of it or follow each other in place.
+struct PlanBuffer {
+  size_t bytes = 0;
+  int first = 0, last = 0;  ///< launches between which it is alive
+  size_t offset = 0;
+};
+
+/// Where a leaf's memory comes from at run time.
+struct PlanLeaf {
+  enum class Kind : uint8_t { kInput, kConstant, kParameter, kBuffer };
+  Kind kind = Kind::kInput;
+  std::string name;        ///< of an input
+  int64_t slot = -1;       ///< of a parameter or buffer
+  int schedule_index = -1; ///< of a constant: position in Schedule::nodes
+  int32_t output = 0;
+  int value = -1;
+};
+
+struct Launch {
+  std::string op, name;      ///< operator and module path
+  std::string attrs;
+  Kernel kernel;
+  std::vector<int> in, out;  ///< plan values; -1 for an output that nobody reads
+  int workspace = -1;        ///< PlanBuffer
+  Cost cost;
+  int schedule_index = -1;   ///< node it came from; -1 for reorders
+  size_t copied_bytes = 0;   ///< reorders, concat parts and slices that had to be copied
+};
+
+/// Gradients exchanged in one all-reduce.
+struct GradientBucket {
+  std::vector<int64_t> parameters;
+  size_t bytes = 0;
+  int ready_after = -1;  ///< launch that completes it
+};
+
+struct PlanOptions {
+  size_t first_bucket_bytes = size_t{1} << 20;
+  size_t bucket_bytes = size_t{25} << 20;
+};
+
+class Plan {
+ public:
+  std::vector<PlanValue> values;
+  std::vector<PlanBuffer> buffers;
+  std::vector<PlanLeaf> leaves;
+  std::vector<Launch> launches;
+  std::vector<GradientBucket> buckets;
+  std::vector<int> targets;  ///< plan values, in the schedule's order
+  size_t arena_bytes = 0;
+  size_t lower_bound_bytes = 0;  ///< most bytes alive at once: what perfect packing would need
+  uint64_t hash = 0;
+
+  /// One line per launch: number, operator, module path, shapes and layouts, implementation, bytes, FLOPs; then memory,
+  /// buckets and copies. Deterministic: the text is a test golden.
+  std::string dump() const;
+  double total_flops() const;
+};
+
+/// Compiles a schedule. Throws Error naming the node when the device has no kernel for it.
+Plan compile(const Graph& graph, const Schedule& schedule, const Context& context, const PlanOptions& options = {});
+
+// The passes, exposed for their tests.
+void choose_layouts(Plan& plan, const Graph& graph, const Schedule& schedule, const Context& context);
+void make_views(Plan& plan, const Graph& graph, const Schedule& schedule);
+void share_in_place(Plan& plan, const Graph& graph, const Schedule& schedule);
+void assign_buckets(Plan& plan, const ParamStore& parameters, const PlanOptions& options);
+void pack_memory(Plan& plan);
+
+}  // namespace convoy

@@ -1,0 +1,21 @@
+#include "engine/plan_cache.h"
+
+namespace convoy {
+
+std::shared_ptr<const Plan> PlanCache::get(const Graph& graph, const Schedule& schedule, const Context& context) {
+  if (const auto it = index_.find(schedule.hash); it != index_.end()) {
+    order_.splice(order_.begin(), order_, it->second);
+    return it->second->second;
+  }
+  ++misses_;
+  auto plan = std::make_shared<const Plan>(compile(graph, schedule, context));
+  order_.emplace_front(schedule.hash, plan);
+  index_[schedule.hash] = order_.begin();
+  if (order_.size() > capacity_) {
+    index_.erase(order_.back().first);
+    order_.pop_back();
+  }
+  return plan;
+}
+
+}  // namespace convoy

@@ -1,0 +1,60 @@
+// Running plans: line by line with evaluate(), or step after step with a Session.
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/context.h"
+#include "engine/graph.h"
+#include "engine/plan.h"
+
+namespace convoy {
+
+/// Builds and runs the smallest plan for `v`, copies the value out and makes it a constant of the graph: asking again
+/// costs nothing. Effects on the way (running statistics) run once, however often values behind them are asked for.
+Tensor evaluate(Value v, const StepState& step = {});
+std::vector<Tensor> evaluate(const std::vector<Value>& values, const StepState& step = {});
+
+/// One graph run step after step: the plan is made once, its arena is kept.
+///
+///   Session session(graph, {loss});
+///   session.bind("image", batch.images.data());
+///   session.run({.seed = 1, .global_step = step});
+///   float l = session.fetch(0).item();
+class Session {
+ public:
+  /// Targets are the values to be fetched; the effects among the graph's nodes that they make possible run too.
+  Session(Graph& graph, std::vector<Value> targets);
+  ~Session();
+
+  /// The memory of a graph input, in plain row-major order, valid until the next bind. Throws Error for an unknown name.
+  void bind(const std::string& input, const void* data);
+  /// One step. Throws Error naming the node when its kernel refuses its data, and with ContextOptions::check_values
+  /// when a value is not finite.
+  void run(const StepState& step);
+  /// A copy of target i, plain row-major.
+  Tensor fetch(size_t i) const;
+  const Plan& plan() const { return *plan_; }
+
+ private:
+  friend std::vector<Tensor> evaluate(const std::vector<Value>&, const StepState&);
+  struct Bound {
+    std::vector<View> in, out;
+    void* workspace = nullptr;
+  };
+  Session(Graph& graph, Schedule schedule);
+  void place();
+  View located(int value) const;
+  void check_finite(const Launch& launch, const Bound& bound) const;
+
+  Graph& graph_;
+  Schedule schedule_;
+  std::shared_ptr<const Plan> plan_;
+  std::shared_ptr<Storage> arena_;
+  std::vector<Bound> bound_;
+  std::map<std::string, const void*> inputs_;
+  bool placed_ = false;
+};
+
+}  // namespace convoy
