@@ -1,5 +1,7 @@
 #include "engine/param_store.h"
 
+#include "engine/rng.h"
+
 namespace convoy {
 
 namespace {
@@ -13,10 +15,10 @@ void ParamStore::claim(const std::string& name) {
   state_order_.push_back(name);
 }
 
-int64_t ParamStore::add_parameter(const std::string& name, const Shape& shape) {
+int64_t ParamStore::add_parameter(const std::string& name, const Shape& shape, const Initializer& initializer) {
   claim(name);
   const auto index = static_cast<int64_t>(parameters_.size());
-  parameters_.push_back({.name = name, .shape = shape, .offset = total_});
+  parameters_.push_back({.name = name, .shape = shape, .initializer = initializer, .offset = total_});
   parameter_index_[name] = index;
   total_ += (shape.count() + kAlignFloats - 1) / kAlignFloats * kAlignFloats;
   return index;
@@ -40,6 +42,18 @@ void ParamStore::add_alias(const std::string& name, const std::string& of) {
 void ParamStore::allocate() {
   CONVOY_CHECK(!allocated(), "the parameter store was allocated twice");
   values_ = Tensor::zeros(DType::kF32, {total_});
+}
+
+void ParamStore::initialize(uint64_t seed) {
+  for (const Parameter& p : parameters_) {
+    RandomStream random(seed, "initialise " + p.name, 0);
+    float* value = values_.f32() + p.offset;
+    for (int64_t i = 0; i < p.shape.count(); ++i) switch (p.initializer.kind) {
+        case Initializer::Kind::kConstant: value[i] = static_cast<float>(p.initializer.a); break;
+        case Initializer::Kind::kUniform: value[i] = static_cast<float>(random.uniform(-p.initializer.a, p.initializer.a)); break;
+        case Initializer::Kind::kNormal: value[i] = static_cast<float>(p.initializer.mean + p.initializer.a * random.normal()); break;
+      }
+  }
 }
 
 void ParamStore::require_gradients() {

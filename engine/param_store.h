@@ -8,10 +8,19 @@
 
 namespace convoy {
 
+/// How a parameter starts: the value of every element is drawn by (seed, name) alone.
+struct Initializer {
+  enum class Kind : uint8_t { kConstant, kUniform, kNormal };
+  Kind kind = Kind::kConstant;
+  double a = 0;  ///< constant: the value; uniform: the bound (in -a..a); normal: the standard deviation
+  double mean = 0;
+};
+
 /// A trained tensor. Names equal the PyTorch state_dict keys of the reference networks.
 struct Parameter {
   std::string name;
   Shape shape;
+  Initializer initializer;
   int group = 0;           ///< index into the optimizer's groups
   int64_t offset = 0;      ///< floats into the flat master, velocity and gradient arrays
   bool has_gradient = false;  ///< set by Graph::differentiate; without one the optimizer skips it, decay included
@@ -27,12 +36,14 @@ struct Buffer {
 class ParamStore {
  public:
   /// Registers a parameter or buffer. Throws Error when the name is taken. Not after allocate().
-  int64_t add_parameter(const std::string& name, const Shape& shape);
+  int64_t add_parameter(const std::string& name, const Shape& shape, const Initializer& initializer = {});
   int64_t add_buffer(const std::string& name, const Tensor& initial);
   /// A second name for a parameter's storage: kept on export, checked on load.
   void add_alias(const std::string& name, const std::string& of);
   /// Fixes the flat arrays; called once all modules exist. Values start at zero.
   void allocate();
+  /// Draws every parameter anew by its initializer; running statistics are left alone.
+  void initialize(uint64_t seed);
   bool allocated() const { return values_.defined(); }
 
   const std::vector<Parameter>& parameters() const { return parameters_; }

@@ -150,7 +150,7 @@ std::vector<OpDef> batch_norm_ops() {
       {.name = "bn_update_running", .infer = infer_update, .prepare_cpu = prepare_update, .effect = true},
       {.name = "bn_apply", .infer = infer_apply, .grad = grad_apply, .flops = apply_flops, .prepare_cpu = prepare_apply, .in_place = {kX, kResidual}},
       {.name = "bn_backward_reduce", .infer = infer_reduce, .flops = backward_flops, .prepare_cpu = prepare_reduce},
-      {.name = "bn_backward_apply", .infer = infer_backward, .flops = backward_flops, .prepare_cpu = prepare_backward, .in_place = {0}},
+      {.name = "bn_backward_apply", .infer = infer_backward, .flops = backward_flops, .prepare_cpu = prepare_backward, .in_place = {0}, .optional_outputs = true},
   };
 }
 

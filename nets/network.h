@@ -1,0 +1,45 @@
+// A network and the list of them.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "layers/losses.h"
+#include "layers/module.h"
+
+namespace convoy {
+
+/// What a recipe says about a network. Keys of the reference's MODEL section and a few that belong with it.
+struct NetworkOptions {
+  std::string name;           ///< "BiSeNet", "FastSCNN"; any case
+  std::string backbone;       ///< "resnet18"; empty where the network has none
+  int64_t classes = 19;
+  bool aux = false;           ///< auxiliary heads
+  int64_t output_stride = 16;
+  double backbone_scale = 1;  ///< widths of the backbone
+  double bn_eps_encoder = 1e-5, bn_eps_decoder = 1e-5;
+  double bn_momentum = 0.1;
+};
+
+/// A segmentation network: parameters registered in a ParamStore, forward passes appended to any number of graphs.
+class Network {
+ public:
+  virtual ~Network() = default;
+  /// image (N,3,H,W). Outputs (N,classes,H,W): "out0" the prediction, then the auxiliary ones, which Mode::kEval leaves
+  /// out.
+  virtual std::vector<NamedValue> forward(Builder& b, Value image) const = 0;
+  /// Whether an image of this height (or width) fits through the network.
+  virtual bool accepts_extent(int64_t extent) const { return extent > 0; }
+  /// Prefixes of parameter names that train at the decoder's rate (LR * DECODER_LR_FACTOR); empty: one group.
+  virtual std::vector<std::string> decoder_prefixes() const { return {}; }
+};
+
+/// The smallest height (or width) that holds `extent` and fits the network: predictors pad to it and crop back.
+int64_t fitting_extent(const Network& network, int64_t extent);
+
+/// Builds a network and registers its parameters. Throws Error naming the nearest name when there is no such network.
+std::unique_ptr<Network> make_network(const NetworkOptions& options, ParamStore& store);
+/// Canonical names of all networks.
+std::vector<std::string> network_names();
+
+}  // namespace convoy

@@ -1,0 +1,52 @@
+#include <algorithm>
+#include <cctype>
+
+#include "io/config.h"
+#include "nets/networks.h"
+
+namespace convoy {
+
+namespace {
+
+using Make = std::unique_ptr<Network> (*)(const NetworkOptions&, const Scope&);
+struct Entry {
+  const char* name;
+  Make make;
+};
+constexpr Entry kNetworks[] = {
+    {"BiSeNet", make_bisenet},
+    {"FastSCNN", make_fast_scnn},
+};
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+}  // namespace
+
+int64_t fitting_extent(const Network& network, int64_t extent) {
+  constexpr int64_t kSearch = 1024;  // no network asks for multiples beyond this
+  for (int64_t fitting = extent; fitting <= extent + kSearch; ++fitting)
+    if (network.accepts_extent(fitting)) return fitting;
+  fail("the network takes no image extent between {} and {}", extent, extent + kSearch);
+}
+
+std::vector<std::string> network_names() {
+  std::vector<std::string> names;
+  for (const Entry& e : kNetworks) names.emplace_back(e.name);
+  return names;
+}
+
+std::unique_ptr<Network> make_network(const NetworkOptions& options, ParamStore& store) {
+  CONVOY_CHECK(options.classes > 0, "a network needs at least one class, got {}", options.classes);
+  for (const Entry& e : kNetworks)
+    if (lower(e.name) == lower(options.name)) {
+      auto network = e.make(options, Scope{.store = store, .path = "", .bn_eps = options.bn_eps_decoder, .bn_momentum = options.bn_momentum});
+      store.allocate();
+      return network;
+    }
+  fail("there is no network '{}'; the nearest is '{}'", options.name, nearest_name(options.name, network_names()));
+}
+
+}  // namespace convoy
