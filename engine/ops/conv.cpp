@@ -75,8 +75,8 @@ void layout_backward_weights(LayoutChoice& c) {
   c.out = {Layout::kNchw};
 }
 
-bool is_depthwise(const Conv2dParams& p, const View& x, const View& y) {
-  return p.groups > 1 && p.groups == x.c && y.c == x.c && x.layout == Layout::kBlocked;
+bool is_depthwise(const Conv2dParams& p, const View& x, const View& y, int64_t kh, int64_t kw) {
+  return p.groups > 1 && p.groups == x.c && y.c == x.c && x.layout == Layout::kBlocked && kh * kw <= kMaxDepthwiseTaps;
 }
 
 std::shared_ptr<OneDnnConv> onednn(OneDnnConv::Direction direction, const View& x, const View& y, int64_t kh, int64_t kw, const Conv2dParams& p,
@@ -90,7 +90,7 @@ Kernel prepare_conv(const PrepareArgs& args) {
   const Shape& w = args.node.inputs[1].shape();
   const int64_t kh = w[2], kw = w[3];
   const bool bias = args.in.size() > 2;
-  if (is_depthwise(p, args.in[0], args.out[0]))
+  if (is_depthwise(p, args.in[0], args.out[0], kh, kw))
     return {.run = [=](const KernelArgs& a) {
               CONVOY_CPU(depthwise)(a.in[0], a.in[1].f32(), kh, kw, bias ? a.in[2].f32() : nullptr, p, a.out[0]);
             },
@@ -111,7 +111,7 @@ Kernel prepare_backward_data(const PrepareArgs& args) {
   const Conv2dParams p = params_of(args.node.attrs);
   const Shape& w = args.node.inputs[1].shape();
   const int64_t kh = w[2], kw = w[3];
-  if (is_depthwise(p, args.out[0], args.in[0]))
+  if (is_depthwise(p, args.out[0], args.in[0], kh, kw))
     return {.run = [=](const KernelArgs& a) { CONVOY_CPU(depthwise_backward_data)(a.in[0], a.in[1].f32(), kh, kw, p, a.out[0]); },
             .implementation = "depthwise"};
   if (const auto conv = onednn(OneDnnConv::Direction::kBackwardData, args.out[0], args.in[0], kh, kw, p, false, args.context))
@@ -126,11 +126,11 @@ Kernel prepare_backward_weights(const PrepareArgs& args) {
   const Conv2dParams p = params_of(args.node.attrs);
   const Shape w = args.node.outputs[0].shape;
   const int64_t kh = w[2], kw = w[3];
-  if (is_depthwise(p, args.in[0], args.in[1]))
+  if (is_depthwise(p, args.in[0], args.in[1], kh, kw))
     return {.run = [=](const KernelArgs& a) {
               CONVOY_CPU(depthwise_backward_weights)(a.in[0], a.in[1], kh, kw, p, a.out[0].f32(), static_cast<float*>(a.workspace));
             },
-            .workspace_bytes = static_cast<size_t>(depthwise_workspace(args.in[0], kh, kw, args.in[1])) * sizeof(float),
+            .workspace_bytes = depthwise_workspace_bytes(args.in[1], kh, kw),
             .implementation = "depthwise"};
   if (const auto conv = onednn(OneDnnConv::Direction::kBackwardWeights, args.in[0], args.in[1], kh, kw, p, false, args.context))
     return {.run = [=](const KernelArgs& a) { conv->backward_weights(a.in[0].f32(), a.in[1].f32(), a.out[0].f32(), a.workspace); },
