@@ -64,12 +64,13 @@ Kernel prepare_ce(const PrepareArgs& args) {
   return {.run = [=](const KernelArgs& a) {
             const View& logits = a.in[kLogits];
             const int32_t* target = a.in[kTarget].i32();
-            const int64_t bad = CONVOY_CPU(upsample_softmax_ce)(logits, target, t[1], t[2], align, ignore, weighted ? a.in[kClassWeight].f32() : nullptr,
-                                                                a.in[kNormalizer].f32(), a.out[0].f32(), a.out[1], static_cast<float*>(a.workspace));
+            int64_t bad = -1;
+            CONVOY_CPU(upsample_softmax_ce)(logits, target, t[1], t[2], align, ignore, weighted ? a.in[kClassWeight].f32() : nullptr,
+                                            a.in[kNormalizer].f32(), a.out[0].f32(), a.out[1], &bad, static_cast<float*>(a.workspace));
             CONVOY_CHECK(bad < 0, "label {} of image {} at row {}, column {} is not a class (0..{}) and not the ignore label {}", target[bad],
                          bad / (t[1] * t[2]), bad / t[2] % t[1], bad % t[2], logits.c - 1, ignore);
           },
-          .workspace_bytes = static_cast<size_t>(upsample_softmax_ce_workspace(args.in[kLogits], t[1], t[2])) * sizeof(float),
+          .workspace_bytes = softmax_ce_workspace_bytes(args.in[kLogits]),
           .implementation = fused ? "fused with resize" : "row bands"};
 }
 

@@ -30,18 +30,18 @@ void grad_nearest(GradContext& g) {
 double bilinear_flops(const Node& n) { return 7.0 * static_cast<double>(n.outputs[0].shape.count()); }
 
 Kernel prepare_bilinear(const PrepareArgs& args) {
-  const bool align = args.node.attrs.flag("align_corners");
-  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(resize_bilinear)(a.in[0], align, a.out[0]); }, .implementation = "bilinear"};
+  const ResizeParams params{.align_corners = args.node.attrs.flag("align_corners")};
+  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(resize_bilinear)(a.in[0], params, a.out[0]); }, .implementation = "bilinear"};
 }
 Kernel prepare_bilinear_backward(const PrepareArgs& args) {
-  const bool align = args.node.attrs.flag("align_corners");
-  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(resize_bilinear_backward)(a.in[0], align, a.out[0]); }, .implementation = "gather"};
+  const ResizeParams params{.align_corners = args.node.attrs.flag("align_corners")};
+  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(resize_bilinear_backward)(a.in[0], params, a.out[0]); }, .implementation = "gather"};
 }
 Kernel prepare_nearest(const PrepareArgs&) {
-  return {.run = [](const KernelArgs& a) { CONVOY_CPU(resize_nearest)(a.in[0], a.out[0]); }, .implementation = "nearest"};
+  return {.run = [](const KernelArgs& a) { CONVOY_CPU(resize_nearest)(a.in[0], {}, a.out[0]); }, .implementation = "nearest"};
 }
 Kernel prepare_nearest_backward(const PrepareArgs&) {
-  return {.run = [](const KernelArgs& a) { CONVOY_CPU(resize_nearest_backward)(a.in[0], a.out[0]); }, .implementation = "gather"};
+  return {.run = [](const KernelArgs& a) { CONVOY_CPU(resize_nearest_backward)(a.in[0], {}, a.out[0]); }, .implementation = "gather"};
 }
 
 }  // namespace
