@@ -50,16 +50,22 @@ static void check_pointwise(const Kernel& kernel, const Want& want, double toler
 
 TEST_CASE("pointwise arithmetic in every layout") {
   check_pointwise(
-      [](int64_t block, const View& a, const View& b, const View& y) { CONVOY_KERNEL(block, add)
-                                                                       (a, b, y); },
+      [](int64_t block, const View& a, const View& b, const View& y) {
+        CONVOY_KERNEL(block, add)
+        (a, b, y);
+      },
       [](double a, double b) { return a + b; }, 1e-7);
   check_pointwise(
-      [](int64_t block, const View& a, const View& b, const View& y) { CONVOY_KERNEL(block, mul)
-                                                                       (a, b, y); },
+      [](int64_t block, const View& a, const View& b, const View& y) {
+        CONVOY_KERNEL(block, mul)
+        (a, b, y);
+      },
       [](double a, double b) { return a * b; }, 1e-7);
   check_pointwise(
-      [](int64_t block, const View& a, const View&, const View& y) { CONVOY_KERNEL(block, scale)
-                                                                     (a, -0.7f, y); },
+      [](int64_t block, const View& a, const View&, const View& y) {
+        CONVOY_KERNEL(block, scale)
+        (a, -0.7f, y);
+      },
       [](double a, double) { return a * double(-0.7f); }, 1e-7);
   check_pointwise(
       [](int64_t block, const View& a, const View&, const View& y) {
@@ -67,9 +73,12 @@ TEST_CASE("pointwise arithmetic in every layout") {
         CONVOY_KERNEL(block, scale_by_scalar)(a, &factor, y);
       },
       [](double a, double) { return a * 3; }, 1e-7);
-  check_pointwise([](int64_t block, const View&, const View&, const View& y) { CONVOY_KERNEL(block, fill)
-                                                                               (y, 2.5f); },
-                  [](double, double) { return 2.5; }, 0);
+  check_pointwise(
+      [](int64_t block, const View&, const View&, const View& y) {
+        CONVOY_KERNEL(block, fill)
+        (y, 2.5f);
+      },
+      [](double, double) { return 2.5; }, 0);
 }
 
 TEST_CASE("accumulate adds to what is there") {
@@ -89,14 +98,18 @@ TEST_CASE("accumulate adds to what is there") {
 TEST_CASE("activations and their backward in every layout") {
   for (const Activation act : kAll) {
     INFO("activation " << int(act));
-    check_pointwise([act](int64_t block, const View& a, const View&,
-                          const View& y) { CONVOY_KERNEL(block, activation)
-                                           (a, act, y); },
-                    [act](double a, double) { return act_of(act, a); }, 3e-7);
-    check_pointwise([act](int64_t block, const View& a, const View& b,
-                          const View& y) { CONVOY_KERNEL(block, activation_backward)
-                                           (a, b, act, y); },
-                    [act](double dy, double y) { return dy * slope_of(act, y); }, 3e-7);
+    check_pointwise(
+        [act](int64_t block, const View& a, const View&, const View& y) {
+          CONVOY_KERNEL(block, activation)
+          (a, act, y);
+        },
+        [act](double a, double) { return act_of(act, a); }, 3e-7);
+    check_pointwise(
+        [act](int64_t block, const View& a, const View& b, const View& y) {
+          CONVOY_KERNEL(block, activation_backward)
+          (a, b, act, y);
+        },
+        [act](double dy, double y) { return dy * slope_of(act, y); }, 3e-7);
   }
 }
 
