@@ -61,6 +61,15 @@ int in_child(Body body) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+// Returns once a checkpoint of `step` or later is there; a slow machine gets 20 seconds.
+void wait_for_checkpoint(const fs::path& directory, int64_t step) {
+  for (int i = 0; i < 20000; ++i) {
+    for (const auto& name : names_in(directory))
+      if (name.size() == checkpoint_name(step).size() && name >= checkpoint_name(step)) return;
+    ::usleep(1000);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("checkpoint round trip from a directory, a checkpoints directory and a run") {
@@ -249,7 +258,8 @@ TEST_CASE("a writer killed at any moment leaves only loadable checkpoints") {
       CheckpointWriter writer(directory.path(), 2);
       for (int64_t step = next;; ++step) writer.save(state_of(step, 40000), step, step % 3 == 0);
     }
-    ::usleep(1000 + random() % 60000);
+    if (round % 2 == 0) wait_for_checkpoint(directory.path(), next);
+    ::usleep(static_cast<useconds_t>(1000 + random() % 60000));
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);
     for (const auto& name : names_in(directory.path())) {
