@@ -43,8 +43,8 @@ elseif(cuda_sources)
     set(report ${PROJECT_BINARY_DIR}/cuda/${name}.ptxas)
     add_custom_command(
       OUTPUT ${object} ${report}
-      COMMAND ${CONVOY_NVCC} ${nvcc_flags} -MD -MF ${object}.d -c ${source} -o ${object} 2> ${report} ||
-              ( cat ${report} >&2 && false )
+      COMMAND sh -c "\"$@\" 2> \"$0\" || { cat \"$0\" >&2; exit 1; }" ${report}
+              ${CONVOY_NVCC} ${nvcc_flags} -MD -MF ${object}.d -c ${source} -o ${object}
       DEPENDS ${source}
       DEPFILE ${object}.d
       COMMENT "Compiling kernels/${name}.cu for GPUs"

@@ -1,5 +1,6 @@
 // Resizing of images: bilinear and nearest, with their gradients, blocked layout.
 #pragma once
+#include "kernels/cuda_stream.h"
 #include "kernels/isa.h"
 #include "kernels/view.h"
 
@@ -26,3 +27,10 @@ CONVOY_CPU_KERNELS(
     void resize_nearest(const View& x, const ResizeParams& params, const View& y);
     /// dx from dy: every source pixel sums the output pixels that copied it.
     void resize_nearest_backward(const View& dy, const ResizeParams& params, const View& dx);)
+
+// On the GPU: the bilinear ones, nhwc images of fp32, fp16 or bf16 in device memory, work enqueued on `stream`. Throws
+// std::invalid_argument on another layout or dtype.
+namespace convoy::cuda {
+void resize_bilinear(cudaStream_t stream, const View& x, const ResizeParams& params, const View& y);
+void resize_bilinear_backward(cudaStream_t stream, const View& dy, const ResizeParams& params, const View& dx);
+}  // namespace convoy::cuda
