@@ -1,3 +1,5 @@
+#include <array>
+
 #include "kernels/conv2d.h"
 #include "tests/golden_ops.h"
 #include "tests/kernels/conv_reference.h"
