@@ -159,6 +159,11 @@ __global__ void large_static(float* y) {
   y[threadIdx.x] = s[threadIdx.x];
 }
 
+__global__ void atomic_sum(float* sum) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  atomicAdd(sum, 1.f / static_cast<float>(1 + i * i));
+}
+
 // x[i] = i + 1 and an uninitialised y of 1024 floats each.
 struct Data {
   std::vector<float> h = numbers();
@@ -297,6 +302,13 @@ const std::vector<PlantedBug>& planted_bugs() {
        }>},
   };
   return bugs;
+}
+
+float float_atomic_sum() {
+  DeviceBuffer<float> sum(1);
+  sum.zero();
+  launch({16, 64}, atomic_sum, sum.data());
+  return sum.host()[0];
 }
 
 }  // namespace convoy::test

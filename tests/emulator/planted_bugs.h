@@ -18,4 +18,7 @@ struct PlantedBug {
 
 const std::vector<PlantedBug>& planted_bugs();
 
+/// A sum of floats of very different size by atomicAdd from many blocks: its bits depend on the order of execution.
+float float_atomic_sum();
+
 }  // namespace convoy::test

@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 #include <cstring>
+#include <set>
 #include <string>
 
 #include "kernels/emulator/emulator.h"
@@ -70,6 +71,22 @@ TEST_CASE("planted bugs are found and the correct kernel passes") {
     if (bug.report && emulator::checked()) CHECK(found == (order_dependent ? 2 : 3));
     if (!emulator::checked() && (kAsan ? bug.asan : bug.plain)) CHECK(found > 0);
   }
+}
+
+TEST_CASE("float atomics show as dependence on the order of execution") {
+  const emulator::Options before = emulator::options;
+  std::set<float> sums;
+  emulator::options.order = Order::kRandom;
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    emulator::options.seed = seed;
+    sums.insert(float_atomic_sum());
+    CHECK(*sums.begin() == Approx(*sums.rbegin()).epsilon(1e-5));
+    const size_t count = sums.size();
+    sums.insert(float_atomic_sum());
+    CHECK(sums.size() == count);  // the same seed repeats the same order
+  }
+  CHECK(sums.size() > 1);
+  emulator::options = before;
 }
 
 TEST_CASE("a report names the launch, the block and the thread") {
