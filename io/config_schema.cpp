@@ -2,10 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace convoy {
 namespace {
+
+/// Longest side of a crop; above it the value is a slip of the pen.
+constexpr int64_t kMaxSide = 32768;
 
 // --- one read/write pair per field type ---
 
@@ -47,7 +51,7 @@ bool read(const ConfigValue& value, SizeHW& out) {
              !list || list->size() != 2 || !read((*list)[0], out.height) || !read((*list)[1], out.width)) {
     return false;
   }
-  return out.height > 0 && out.width > 0;
+  return out.height > 0 && out.width > 0 && out.height <= kMaxSide && out.width <= kMaxSide;
 }
 template <class T>
 bool read(const ConfigValue& value, std::vector<T>& out) {
@@ -132,7 +136,7 @@ std::string kind(const std::string&) {
   return "text";
 }
 std::string kind(const SizeHW&) {
-  return "a positive integer or (height, width)";
+  return fmt::format("an integer from 1 to {} or (height, width)", kMaxSide);
 }
 std::string kind(const std::vector<double>&) {
   return "a list of numbers";
@@ -201,6 +205,7 @@ class SchemaBuilder {
 
 const auto kPositive = [](auto value) { return value > 0; };
 const auto kNotNegative = [](auto value) { return value >= 0; };
+const auto kNoneOrPositive = [](const std::optional<double>& value) { return !value || *value > 0; };
 const auto kShare = [](double value) { return value >= 0 && value <= 1; };
 
 void add_dataset(SchemaBuilder& s) {
@@ -312,11 +317,12 @@ void add_model(SchemaBuilder& s) {
   s.add("MODEL.DEFAULT_EPSILON", FIELD(model.default_epsilon))
       .no_effect("set MODEL.BN_EPS_FOR_ENCODER and MODEL.BN_EPS_FOR_DECODER");
   s.choice("MODEL.BN_TYPE", FIELD(model.bn_type), {"BN", "SyncBN", "FrozenBN", "GN", "nnSyncBN"});
-  s.add("MODEL.BN_EPS_FOR_ENCODER", FIELD(model.bn_eps_for_encoder));
-  s.add("MODEL.BN_EPS_FOR_DECODER", FIELD(model.bn_eps_for_decoder));
+  s.add("MODEL.BN_EPS_FOR_ENCODER", FIELD(model.bn_eps_for_encoder), "None or a number > 0", kNoneOrPositive);
+  s.add("MODEL.BN_EPS_FOR_DECODER", FIELD(model.bn_eps_for_decoder), "None or a number > 0", kNoneOrPositive);
   s.add("MODEL.OUTPUT_STRIDE", FIELD(model.output_stride), "8, 16 or 32",
         [](int64_t v) { return v == 8 || v == 16 || v == 32; });
-  s.add("MODEL.BN_MOMENTUM", FIELD(model.bn_momentum));
+  s.add("MODEL.BN_MOMENTUM", FIELD(model.bn_momentum), "None or a number from 0 to 1",
+        [](const std::optional<double>& v) { return !v || kShare(*v); });
   s.add("MODEL.DANET.MULTI_DILATION", FIELD(model.danet.multi_dilation));
   s.add("MODEL.DANET.MULTI_GRID", FIELD(model.danet.multi_grid));
   s.add("MODEL.DEEPLABV3_PLUS.USE_ASPP", FIELD(model.deeplabv3_plus.use_aspp));

@@ -64,12 +64,13 @@ void filter_row(const uint8_t* row, const Filter& filter, int64_t channels, uint
   }
 }
 
+/// Source position of each output position. The position is a running sum, as in Pillow, so that ties fall alike.
 std::vector<int64_t> nearest_positions(int64_t in, int64_t out, int64_t begin, int64_t count) {
   const double scale = static_cast<double>(in) / static_cast<double>(out);
-  std::vector<int64_t> positions(static_cast<size_t>(count));
-  for (int64_t i = 0; i < count; ++i) {
-    const auto source = static_cast<int64_t>((static_cast<double>(begin + i) + 0.5) * scale);
-    positions[static_cast<size_t>(i)] = std::min(in - 1, source);
+  std::vector<int64_t> positions;
+  double source = scale * 0.5;
+  for (int64_t i = 0; i < begin + count; ++i, source += scale) {
+    if (i >= begin) positions.push_back(std::min(in - 1, static_cast<int64_t>(source)));
   }
   return positions;
 }

@@ -15,7 +15,7 @@ struct Window {
 Image resize_bilinear(const Image& image, int64_t height, int64_t width, const Window& window);
 Image resize_bilinear(const Image& image, int64_t height, int64_t width);
 
-/// Nearest: result (y, x) is source (floor((y + 0.5) * in/out), ...).
+/// Nearest: result (y, x) is source (floor((y + 0.5) * in/out), ...), the product formed by repeated addition.
 LabelMap resize_nearest(const LabelMap& labels, int64_t height, int64_t width, const Window& window);
 LabelMap resize_nearest(const LabelMap& labels, int64_t height, int64_t width);
 

@@ -6,59 +6,16 @@
 
 #include "engine/error.h"
 #include "engine/rng.h"
+#include "io/synth_objects.h"
 
 namespace convoy {
 namespace {
 
-// Cityscapes ids.
-enum Id : int32_t {
-  kEgo = 1,
-  kDynamic = 5,
-  kRoad = 7,
-  kSidewalk = 8,
-  kBuilding = 11,
-  kFence = 13,
-  kPole = 17,
-  kSign = 20,
-  kVegetation = 21,
-  kSky = 23,
-  kPerson = 24,
-  kCar = 26
-};
+using namespace synth;
 
-using Rgb = std::array<double, 3>;  // 0..1
-
-constexpr double kCameraHeight = 1.4;           // metres
-constexpr double kNearest = 3, kFarthest = 24;  // depth of objects in metres: sizes differ by a factor of 8
-constexpr double kBackdrop = 60;                // where the street ends
-
-/// A value in [0,1) from a lattice point.
-double lattice(int64_t x, int64_t y, uint64_t key) {
-  return static_cast<double>(mix(mix(key, static_cast<uint64_t>(x)), static_cast<uint64_t>(y)) >> 11) * 0x1p-53;
-}
-
-/// Smooth value noise in [0,1), one feature per unit.
-double noise(double x, double y, uint64_t key) {
-  const double fx = std::floor(x), fy = std::floor(y);
-  double u = x - fx, v = y - fy;
-  u = u * u * (3 - 2 * u);
-  v = v * v * (3 - 2 * v);
-  const auto ix = static_cast<int64_t>(fx), iy = static_cast<int64_t>(fy);
-  const double top = lattice(ix, iy, key) * (1 - u) + lattice(ix + 1, iy, key) * u;
-  const double low = lattice(ix, iy + 1, key) * (1 - u) + lattice(ix + 1, iy + 1, key) * u;
-  return top * (1 - v) + low * v;
-}
-
-double fraction(double value) {
-  return value - std::floor(value);
-}
-
-Rgb scaled(const Rgb& color, double by) {
-  return {color[0] * by, color[1] * by, color[2] * by};
-}
-Rgb blended(const Rgb& a, const Rgb& b, double share) {
-  return {a[0] + (b[0] - a[0]) * share, a[1] + (b[1] - a[1]) * share, a[2] + (b[2] - a[2]) * share};
-}
+constexpr double kCameraHeight = 1.4;  // metres
+constexpr double kNearest = 3;         // metres to the nearest object; the farthest stands eight times as far
+constexpr double kBackdrop = 60;       // where the street ends
 
 /// A facade's piece along the street.
 struct Segment {
@@ -68,25 +25,6 @@ struct Segment {
   Rgb color;
   uint64_t key;
   double pitch;  // metres between windows or bars
-};
-
-enum class Shape { car_side, car_rear, person, pole, tree, bin };
-
-struct Object {
-  Shape shape;
-  double x, z;           // metres: middle of its foot
-  double width, height;  // metres
-  bool sign;             // a pole with a sign
-  int sign_shape;        // disc, triangle, square
-  Rgb first, second, third;
-  uint64_t key;
-};
-
-/// What one point of an object looks like; id 0 = nothing there.
-struct Spot {
-  int32_t id = 0;
-  Rgb color{};
-  bool thing = false;  // counts for the object's box
 };
 
 class Street {
@@ -184,10 +122,17 @@ class Street {
   }
 
   void choose_objects() {
-    const auto add = [this](Shape shape, double x, double width, double height) {
-      // Depth is drawn so that sizes are spread evenly over their range on a logarithmic scale.
+    struct Range {
+      double low, high;
+    };
+    // Each call draws one number as an argument at most: the order of draws must not be the compiler's choice.
+    const auto add = [this](Shape shape, double x, Range widths, Range heights) {
+      const double width = draw(widths.low, widths.high), height = draw(heights.low, heights.high);
+      // Sizes are spread over three octaves, near ones a little more often.
+      double octaves = draw(0, 1);
+      octaves *= 1.5 + 1.5 * octaves;
       double z = kNearest;
-      for (double share = draw(0, 3); share > 0; share -= 1) z *= share >= 1 ? 2 : 1 + share;
+      for (; octaves > 0; octaves -= 1) z *= octaves >= 1 ? 2 : 1 + octaves;
       objects_.push_back({shape, x, z, width, height, false, 0, any_color(), any_color(), any_color(),
                           mix(key_, random_.next_word())});
     };
@@ -198,24 +143,24 @@ class Street {
     };
     for (int64_t n = random_.integer(1, 5); n > 0; --n) {
       if (chance(.5))
-        add(Shape::car_rear, draw(-road_half_ + 1, road_half_ - 1), draw(1.7, 2), draw(1.4, 1.7));
+        add(Shape::car_rear, draw(-road_half_ + 1, road_half_ - 1), {1.7, 2}, {1.4, 1.7});
       else
-        add(Shape::car_side, draw(-road_half_, road_half_), draw(3.6, 4.6), draw(1.35, 1.6));
+        add(Shape::car_side, draw(-road_half_, road_half_), {3.6, 4.6}, {1.35, 1.6});
     }
-    for (int64_t n = random_.integer(1, 6); n > 0; --n) {
+    for (int64_t n = random_.integer(2, 7); n > 0; --n) {
       const double x = chance(.75) ? beside(.3, 3) : draw(-road_half_, road_half_);
-      add(Shape::person, x, draw(.55, .75), draw(1.5, 1.9));
+      add(Shape::person, x, {.6, .85}, {1.5, 1.95});
     }
     for (int64_t n = random_.integer(2, 5); n > 0; --n) {
-      add(Shape::pole, beside(.2, .5), draw(.16, .26), draw(2.6, 4.6));
+      add(Shape::pole, beside(.2, .5), {.22, .36}, {2.4, 4.2});
       objects_.back().sign = chance(.75);
       objects_.back().sign_shape = static_cast<int>(random_.integer(0, 2));
     }
     for (int64_t n = random_.integer(0, 3); n > 0; --n) {
-      add(Shape::tree, beside(.6, 2), draw(1.8, 3.4), draw(3.5, 6));
+      add(Shape::tree, beside(.6, 2), {1.8, 3.4}, {3.5, 6});
       objects_.back().first = surface_color({.28, .42, .2}, .35);
     }
-    for (int64_t n = random_.integer(0, 2); n > 0; --n) add(Shape::bin, beside(.3, 1), draw(.5, .8), draw(.7, 1.1));
+    for (int64_t n = random_.integer(0, 2); n > 0; --n) add(Shape::bin, beside(.3, 1), {.5, .8}, {.7, 1.1});
     std::stable_sort(objects_.begin(), objects_.end(), [](const Object& a, const Object& b) { return a.z > b.z; });
     bonnet_ = chance(.25) ? draw(.02, .06) : 0;
     bonnet_color_ = any_color();
@@ -316,107 +261,11 @@ class Street {
 
   // --- objects ---
 
-  /// (u,v) in units of the object's width and height: u from -0.5 to 0.5, v from 0 at the foot to 1 at the top.
-  static Spot spot_of(const Object& o, double u, double v) {
-    switch (o.shape) {
-      case Shape::person:
-        return person_at(o, u, v);
-      case Shape::car_rear:
-        return car_rear_at(o, u, v);
-      case Shape::car_side:
-        return car_side_at(o, u, v);
-      case Shape::pole:
-        return pole_at(o, u, v);
-      case Shape::tree:
-        return tree_at(o, u, v);
-      case Shape::bin:
-        return {kDynamic, scaled(o.first, v > .85 ? .6 : 1), false};
-    }
-    return {};
-  }
-
-  static bool inside_ellipse(double u, double v, double cu, double cv, double ru, double rv) {
-    const double a = (u - cu) / ru, b = (v - cv) / rv;
-    return a * a + b * b < 1;
-  }
-
-  static Spot person_at(const Object& o, double u, double v) {
-    if (inside_ellipse(u, v, 0, .91, .17, .09))
-      return {kPerson, v > .94 ? scaled(o.third, .5) : blended(o.third, {.8, .6, .5}, .7), true};
-    if (v > .46 && v < .83 && std::abs(u) < .3 + .1 * (v - .46)) return {kPerson, o.first, true};
-    if (v > .42 && v < .8 && std::abs(std::abs(u) - .4) < .08) return {kPerson, scaled(o.first, .8), true};
-    const double stride = .08 + .14 * (.5 - v) * (static_cast<double>(o.key & 7) / 7);
-    if (v <= .48 && std::abs(std::abs(u) - stride) < .11)
-      return {kPerson, v < .05 ? scaled(o.second, .3) : o.second, true};
-    return {};
-  }
-
-  static Spot car_rear_at(const Object& o, double u, double v) {
-    const double side = std::abs(u);
-    if (v < .2)
-      return side > .3 && side < .47 ? Spot{kCar, {.08, .08, .09}, true}
-             : v > .1 && side < .48  ? Spot{kCar, scaled(o.first, .35), true}
-                                     : Spot{};
-    if (v < .58) {
-      if (v > .4 && side > .36 && side < .49) return {kCar, {.75, .12, .1}, true};
-      if (v > .28 && v < .4 && side < .16) return {kCar, {.9, .9, .86}, true};
-      return side < .5 ? Spot{kCar, scaled(o.first, .75 + .4 * v), true} : Spot{};
-    }
-    const double roof = .48 - .3 * (v - .58);
-    if (side >= roof) return {};
-    const bool glass = v < .92 && side < roof - .05;
-    return {kCar, glass ? blended({.1, .12, .15}, o.second, .2) : o.first, true};
-  }
-
-  static Spot car_side_at(const Object& o, double u, double v) {
-    for (const double wheel : {-.3, .3}) {
-      const double ratio = o.width / o.height;
-      const double a = (u - wheel) * ratio, b = v - .2;
-      const double r2 = a * a + b * b;
-      if (r2 < .01) return {kCar, {.6, .6, .62}, true};
-      if (r2 < .04) return {kCar, {.07, .07, .08}, true};
-    }
-    if (v > .15 && v < .6) return {kCar, scaled(o.first, .7 + .45 * v), true};
-    if (v >= .6) {
-      const double slope = .7 * (v - .6);
-      if (u < -.38 + slope || u > .3 - slope) return {};
-      const bool glass = v < .92 && u > -.33 + slope && u < .25 - slope && std::abs(u + .03) > .015;
-      return {kCar, glass ? blended({.1, .12, .15}, o.second, .2) : o.first, true};
-    }
-    return {};
-  }
-
-  static Spot pole_at(const Object& o, double u, double v) {
-    if (o.sign) {
-      constexpr double kRadius = .42;  // metres
-      const double a = u * o.width, b = v * o.height - (o.height - kRadius);
-      double inner = 2;
-      if (o.sign_shape == 0) inner = (a * a + b * b) / (kRadius * kRadius);
-      if (o.sign_shape == 1) inner = std::max(std::abs(a) * 2 + b, -2 * b) / kRadius;
-      if (o.sign_shape == 2) inner = std::max(std::abs(a), std::abs(b)) / kRadius;
-      if (inner < 1) return {kSign, inner > .6 ? o.second : o.third, true};
-    }
-    if (std::abs(u) < .5) return {kPole, scaled(o.first, .75 + .5 * (u + .5)), false};
-    return {};
-  }
-
-  static Spot tree_at(const Object& o, double u, double v) {
-    const double a = u * o.width, b = v * o.height;
-    const double edge = .75 + .5 * noise(a * 2.5, b * 2.5, o.key);
-    if (inside_ellipse(u, v, 0, .68, .5 * edge, .34 * edge)) {
-      return {kVegetation, scaled(o.first, .4 + .6 * noise(a * 5, b * 5, o.key) + .5 * noise(a * 14, b * 14, o.key)),
-              false};
-    }
-    if (v < .6 && std::abs(a) < .14)
-      return {kVegetation, scaled({.35, .27, .2}, .7 + .5 * noise(a * 20, b * 4, o.key)), false};
-    return {};
-  }
-
   void paint_object(int32_t index) {
     const Object& o = objects_[static_cast<size_t>(index)];
     const double scale = focal_ / o.z;
     const double foot_x = vanish_x_ + o.x * scale, foot_y = horizon_ + kCameraHeight * scale;
-    const double reach = std::max(o.width * .75, o.sign ? .45 : 0.0) * scale;
+    const double reach = std::max(o.width * .75, o.sign ? 1.1 * kSignRadius : 0.0) * scale;
     const auto clip = [](double value, int64_t limit) {
       return static_cast<int64_t>(std::clamp(value, 0.0, static_cast<double>(limit)));
     };

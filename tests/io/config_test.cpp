@@ -115,6 +115,8 @@ TEST_CASE("a wrong configuration is named by file, line and key", "[io][config]"
   CHECK_THAT(message("TRAIN:\n  EPOCHS: 2.5\n"), Catch::Contains("my.yaml:2") && Catch::Contains("2.5"));
   CHECK_THAT(message("TRAIN:\n  CROP_SIZE: (1, 2, 3)\n"), Catch::Contains("the list (1, 2, 3)"));
   CHECK_THAT(message("TRAIN:\n  CROP_SIZE: -5\n"), Catch::Contains("-5"));
+  CHECK_THAT(message("TRAIN:\n  CROP_SIZE: 400000\n"), Catch::Contains("32768"));
+  CHECK_THAT(message("MODEL:\n  BN_EPS_FOR_ENCODER: 0\n"), Catch::Contains("None or a number > 0"));
   CHECK_THAT(message("TRAIN: 3\n"), Catch::Contains("TRAIN is a group of keys"));
   CHECK_THAT(message("SOLVER:\n  LR:\n    X: 1\n"), Catch::Contains("my.yaml:2") && Catch::Contains("SOLVER.LR"));
   CHECK_THAT(message("SOLVER:\n  OPTIMIZER: sdg\n"), Catch::Contains("one of sgd adam"));
@@ -142,5 +144,5 @@ TEST_CASE("the shipped recipes load", "[io][config]") {
   CHECK(fast_scnn.train.crop_size.width == 1024);
   CHECK(fast_scnn.solver.weight_decay == 4e-5);
   CHECK(load_config(folder + "cityscapes_bisenet.yaml").model.model_name == "BiSeNet");
-  CHECK(load_config(folder + "synth_demo.yaml").train.global_batch == 8);
+  CHECK(load_config(folder + "synth_demo.yaml").train.global_batch == 6);
 }
