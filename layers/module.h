@@ -14,7 +14,7 @@ namespace convoy {
 enum class Mode : uint8_t {
   kTrain,   ///< batch statistics, running averages updated, dropout on
   kFrozen,  ///< the training outputs and gradients with running statistics, which stay as they are; dropout off
-  kEval     ///< running statistics, the prediction alone
+  kEval     ///< as kFrozen, for prediction
 };
 
 /// One pass of a network over a graph.

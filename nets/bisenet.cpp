@@ -111,7 +111,7 @@ class BiSeNet : public Network {
     const Value spatial = spatial_path_(b, image);
     const auto [at_c3, at_c2] = context_path_(b, encoder_(b, image));
     std::vector<NamedValue> outputs{{"out0", resize_to(head_(b, ffm_(b, spatial, at_c2)), image)}};
-    if (aux1_ && b.mode != Mode::kEval) {
+    if (aux1_) {
       outputs.push_back({"out1", resize_to((*aux1_)(b, at_c3), image)});
       outputs.push_back({"out2", resize_to((*aux2_)(b, at_c2), image)});
     }

@@ -64,7 +64,7 @@ class GlobalFeatureExtractor {
 class FeatureFusion {
  public:
   explicit FeatureFusion(const Scope& s)
-      : dwconv_(s / "dwconv", 128, 128, ConvOptions::square(3, 1, 1, 1, 128)),
+      : dwconv_(s / "dwconv", 128, 128, ConvOptions::square(1)),
         conv_low_(s / "conv_lower_res" / 0, 128, 128, ConvOptions::square(1).with_bias()),
         bn_low_(s / "conv_lower_res" / 1, 128),
         conv_high_(s / "conv_higher_res" / 0, 64, 128, ConvOptions::square(1).with_bias()),
@@ -77,7 +77,7 @@ class FeatureFusion {
   }
 
  private:
-  ConvBnAct dwconv_;
+  ConvBnAct dwconv_;  // depthwise in the paper, a plain 1x1 in the reference
   Conv2d conv_low_;
   BatchNorm2d bn_low_;
   Conv2d conv_high_;
@@ -122,7 +122,7 @@ class FastScnn : public Network {
     const Value high = down_(b, image);
     const Value low = global_(b, high);
     std::vector<NamedValue> outputs{{"out0", resize_to(classifier_(b, fusion_(b, high, low)), image)}};
-    if (aux1_ && b.mode != Mode::kEval) {
+    if (aux1_) {
       outputs.push_back({"out1", resize_to((*aux1_)(b, high), image)});
       outputs.push_back({"out2", resize_to((*aux2_)(b, low), image)});
     }

@@ -25,8 +25,8 @@ struct NetworkOptions {
 class Network {
  public:
   virtual ~Network() = default;
-  /// image (N,3,H,W). Outputs (N,classes,H,W): "out0" the prediction, then the auxiliary ones, which Mode::kEval leaves
-  /// out.
+  /// image (N,3,H,W). Outputs (N,classes,H,W): "out0" the prediction, then the auxiliary ones. Values are lazy: outputs
+  /// that nobody asks for cost nothing.
   virtual std::vector<NamedValue> forward(Builder& b, Value image) const = 0;
   /// Whether an image of this height (or width) fits through the network.
   virtual bool accepts_extent(int64_t extent) const { return extent > 0; }
