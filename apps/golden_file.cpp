@@ -18,7 +18,8 @@ double GoldenStream::operator[](uint64_t i) const {
 
 std::vector<int64_t> sample_positions(int64_t count, int64_t numel) {
   std::vector<int64_t> positions;
-  for (int64_t k = 0; k < count; ++k) positions.push_back(static_cast<int64_t>(static_cast<uint64_t>(k) * 2654435761ull % static_cast<uint64_t>(numel)));
+  for (int64_t k = 0; k < count; ++k)
+    positions.push_back(static_cast<int64_t>(static_cast<uint64_t>(k) * 2654435761ull % static_cast<uint64_t>(numel)));
   return positions;
 }
 
@@ -27,7 +28,8 @@ GoldenFile::GoldenFile(const std::string& path) : path_(path) {
   CONVOY_CHECK(file, "the reference file '{}' cannot be opened", path);
   try {
     json_ = nlohmann::json::parse(file);
-    CONVOY_CHECK(json_.at("family") == "segmentron", "'{}' holds figures of the family '{}'; segmentation networks ('segmentron') can be verified", path,
+    CONVOY_CHECK(json_.at("family") == "segmentron",
+                 "'{}' holds figures of the family '{}'; segmentation networks ('segmentron') can be verified", path,
                  json_.at("family").get<std::string>());
     case_seed_ = json_.at("case_seed").get<uint64_t>();
     for (const char* key : {"facts", "input", "target", "state", "eval", "frozen", "train"}) json_.at(key);
@@ -38,8 +40,11 @@ GoldenFile::GoldenFile(const std::string& path) : path_(path) {
 
 NetworkOptions GoldenFile::network_options() const {
   const auto& facts = json_.at("facts");
-  const auto real_or = [&](const char* key, double otherwise) { return facts.at(key).is_null() ? otherwise : facts.at(key).get<double>(); };
-  CONVOY_CHECK(facts.at("loss") == "MixSoftmaxCrossEntropyLoss", "'{}' asks for the loss '{}', which does not exist yet", path_, facts.at("loss").get<std::string>());
+  const auto real_or = [&](const char* key, double otherwise) {
+    return facts.at(key).is_null() ? otherwise : facts.at(key).get<double>();
+  };
+  CONVOY_CHECK(facts.at("loss") == "MixSoftmaxCrossEntropyLoss",
+               "'{}' asks for the loss '{}', which does not exist yet", path_, facts.at("loss").get<std::string>());
   return {.name = facts.at("model_name"),
           .backbone = facts.at("backbone"),
           .classes = facts.at("nclass"),
@@ -56,7 +61,9 @@ LossOptions GoldenFile::loss_options() const {
   return {.aux = facts.at("aux"), .aux_weight = facts.at("aux_weight"), .ignore = facts.at("ignore_index")};
 }
 
-Shape GoldenFile::input_shape() const { return Shape(json_.at("input").at("shape").get<std::vector<int64_t>>()); }
+Shape GoldenFile::input_shape() const {
+  return Shape(json_.at("input").at("shape").get<std::vector<int64_t>>());
+}
 
 void GoldenFile::fill_values(const nlohmann::json& row, float* values, int64_t count) const {
   const std::string name = row.at(0), kind = row.at(2);
@@ -71,7 +78,8 @@ void GoldenFile::fill_values(const nlohmann::json& row, float* values, int64_t c
   } else if (kind == "bias" || kind == "norm_bias" || kind == "running_mean" || kind == "codewords") {
     const double s = params.at(0);
     fill_with([=](double x) { return (2 * x - 1) * s; });
-  } else if (kind == "norm_weight" || kind == "running_var" || kind == "prelu" || kind == "scalar" || kind == "enc_scale" || kind == "l2norm_weight") {
+  } else if (kind == "norm_weight" || kind == "running_var" || kind == "prelu" || kind == "scalar" ||
+             kind == "enc_scale" || kind == "l2norm_weight") {
     const double low = params.at(0), span = params.at(1);
     fill_with([=](double x) { return low + span * x; });
   } else {
@@ -85,7 +93,8 @@ void GoldenFile::fill(ParamStore& store) const {
   for (const auto& row : json_.at("state")) {
     const std::string name = row.at(0), kind = row.at(2);
     CONVOY_CHECK(next < order.size(), "'{}': the network has no '{}'", path_, name);
-    CONVOY_CHECK(order[next] == name, "'{}': entry {} of the state is '{}' there and '{}' in the network", path_, next, name, order[next]);
+    CONVOY_CHECK(order[next] == name, "'{}': entry {} of the state is '{}' there and '{}' in the network", path_, next,
+                 name, order[next]);
     ++next;
     if (kind == "alias") continue;
     const Shape shape(row.at(1).get<std::vector<int64_t>>());
@@ -97,7 +106,8 @@ void GoldenFile::fill(ParamStore& store) const {
       const int64_t b = store.find_buffer(name);
       CONVOY_CHECK(b >= 0, "'{}': '{}' is neither parameter nor buffer of the network", path_, name);
       const Tensor& value = store.buffers()[static_cast<size_t>(b)].value;
-      CONVOY_CHECK(value.shape() == shape, "'{}': '{}' is {} there and {} in the network", path_, name, shape.str(), value.shape().str());
+      CONVOY_CHECK(value.shape() == shape, "'{}': '{}' is {} there and {} in the network", path_, name, shape.str(),
+                   value.shape().str());
       if (value.dtype() == DType::kI64)
         *value.i64() = 0;
       else
@@ -114,7 +124,8 @@ std::vector<float> GoldenFile::input() const {
   const int64_t plane = shape[2] * shape[3];
   std::vector<float> values(static_cast<size_t>(shape.count()));
   for (int64_t i = 0; i < shape.count(); ++i)
-    values[static_cast<size_t>(i)] = static_cast<float>((1 - offset) * (2 * u[static_cast<uint64_t>(i)] - 1) + offset * (2 * v[static_cast<uint64_t>(i / plane)] - 1));
+    values[static_cast<size_t>(i)] = static_cast<float>((1 - offset) * (2 * u[static_cast<uint64_t>(i)] - 1) +
+                                                        offset * (2 * v[static_cast<uint64_t>(i / plane)] - 1));
   return values;
 }
 
@@ -124,7 +135,8 @@ std::vector<int32_t> GoldenFile::target() const {
   const double classes = entry.at("classes");
   const GoldenStream u("target", case_seed_), ignored("target.ignore", case_seed_);
   std::vector<int32_t> labels(static_cast<size_t>(shape.count()));
-  for (size_t i = 0; i < labels.size(); ++i) labels[i] = ignored[i] < 0.1 ? -1 : static_cast<int32_t>(std::floor(u[i] * classes));
+  for (size_t i = 0; i < labels.size(); ++i)
+    labels[i] = ignored[i] < 0.1 ? -1 : static_cast<int32_t>(std::floor(u[i] * classes));
   return labels;
 }
 

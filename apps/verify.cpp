@@ -13,7 +13,9 @@ namespace {
 
 using nlohmann::json;
 
-double limit_for(double rel32_max) { return 10 * std::max(rel32_max, 1e-6); }
+double limit_for(double rel32_max) {
+  return 10 * std::max(rel32_max, 1e-6);
+}
 
 double norm(const float* x, int64_t count) {
   double sum = 0;
@@ -53,13 +55,16 @@ class Verifier {
   }
 
  private:
-  void line(const std::string& group, bool passed, const std::string& summary) { result_.lines.push_back({group, passed, summary}); }
+  void line(const std::string& group, bool passed, const std::string& summary) {
+    result_.lines.push_back({group, passed, summary});
+  }
 
   void figure(const std::string& group, const std::string& name, double error, double limit) {
     result_.figures[group][name] = {{"error", error}, {"limit", limit}};
   }
 
-  void compare_outputs(const std::string& pass, const std::vector<NamedValue>& outputs, const Session& session, size_t first_target) {
+  void compare_outputs(const std::string& pass, const std::vector<NamedValue>& outputs, const Session& session,
+                       size_t first_target) {
     const json& wanted = golden_.json().at(pass).at("outputs");
     if (wanted.size() != outputs.size()) {
       line(pass + " outputs", false, fmt::format("{} outputs, the reference has {}", outputs.size(), wanted.size()));
@@ -73,7 +78,8 @@ class Verifier {
         line(group, false, "shape " + value.shape().str() + ", the reference has " + w.at("shape").dump());
         continue;
       }
-      const double error = tensor_error(value.f32(), value.shape().count(), w.at("l2"), w.at("samples")), limit = limit_for(w.at("rel32_max"));
+      const double error = tensor_error(value.f32(), value.shape().count(), w.at("l2"), w.at("samples")),
+                   limit = limit_for(w.at("rel32_max"));
       figure(group, w.at("name"), error, limit);
       line(group, error <= limit, fmt::format("error {:.2e}, limit {:.2e}", error, limit));
     }
@@ -115,16 +121,20 @@ class Verifier {
 
     compare_outputs(pass, outputs, session, 2);
     const double got = static_cast<double>(session.fetch(0).item()), want = wanted.at("loss");
-    const double loss_error = std::abs(got - want) / std::abs(want), loss_limit = limit_for(wanted.at("loss_rel32_max"));
+    const double loss_error = std::abs(got - want) / std::abs(want),
+                 loss_limit = limit_for(wanted.at("loss_rel32_max"));
     figure(pass + " loss", "loss", loss_error, loss_limit);
-    line(pass + " loss", loss_error <= loss_limit, fmt::format("{:.8f}, reference {:.8f}, error {:.2e}, limit {:.2e}", got, want, loss_error, loss_limit));
+    line(pass + " loss", loss_error <= loss_limit,
+         fmt::format("{:.8f}, reference {:.8f}, error {:.2e}, limit {:.2e}", got, want, loss_error, loss_limit));
 
     const json& input_gradient = wanted.at("input_grad");
     const Tensor d = session.fetch(1);
-    const double input_error = tensor_error(d.f32(), d.shape().count(), input_gradient.at("l2"), input_gradient.at("samples"));
+    const double input_error =
+        tensor_error(d.f32(), d.shape().count(), input_gradient.at("l2"), input_gradient.at("samples"));
     const double input_limit = limit_for(input_gradient.at("rel32_max")) + (mode == Mode::kTrain ? 2e-2 : 0);
     figure(pass + " input gradient", "image", input_error, input_limit);
-    line(pass + " input gradient", input_error <= input_limit, fmt::format("error {:.2e}, limit {:.2e}", input_error, input_limit));
+    line(pass + " input gradient", input_error <= input_limit,
+         fmt::format("error {:.2e}, limit {:.2e}", input_error, input_limit));
 
     compare_gradients(pass, wanted);
     if (mode == Mode::kTrain) {
@@ -143,7 +153,8 @@ class Verifier {
       const std::string name = row.at(0);
       const int64_t p = store_.find_parameter(name);
       const bool has = p >= 0 && store_.parameters()[static_cast<size_t>(p)].has_gradient;
-      if (row.at(1).is_null() == has) complaint = name + (has ? " has a gradient, the reference none" : " has no gradient, the reference does");
+      if (row.at(1).is_null() == has)
+        complaint = name + (has ? " has a gradient, the reference none" : " has no gradient, the reference does");
       if (row.at(1).is_null() || !has) continue;
       ++count;
       const float* g = store_.gradient(p);
@@ -152,7 +163,8 @@ class Verifier {
       const json& samples = row.at(5);
       const auto positions = sample_positions(static_cast<int64_t>(samples.size()), n);
       for (size_t k = 0; k < positions.size(); ++k) {
-        const double weight = static_cast<double>(n) / static_cast<double>(samples.size()), x = g[positions[k]], w = samples[k];
+        const double weight = static_cast<double>(n) / static_cast<double>(samples.size()), x = g[positions[k]],
+                     w = samples[k];
         dot += weight * x * w;
         norm_got += weight * x * x;
         norm_want += weight * w * w;
@@ -180,8 +192,9 @@ class Verifier {
     const int64_t allowed = train ? 0 : std::max<int64_t>(2, count * 2 / 100);
     const bool passed = complaint.empty() && beyond <= allowed && far_beyond == 0 && cosine > 0.999;
     line(pass + " gradients", passed,
-         fmt::format("{} parameters, {} beyond their limit ({} allowed), worst {} at {:.2f} of its limit, cosine {:.6f}{}", count, beyond, allowed, worst_name,
-                     worst, cosine, complaint.empty() ? "" : "; " + complaint));
+         fmt::format(
+             "{} parameters, {} beyond their limit ({} allowed), worst {} at {:.2f} of its limit, cosine {:.6f}{}",
+             count, beyond, allowed, worst_name, worst, cosine, complaint.empty() ? "" : "; " + complaint));
   }
 
   /// Judges rows of (name, norm, reference norm, float32 error).
@@ -194,7 +207,8 @@ class Verifier {
     std::string worst_name = "none";
     int64_t beyond = 0;
     for (const NormRow& row : rows) {
-      const double error = std::abs(row.got - row.want) / std::max(std::abs(row.want), 1e-300), limit = limit_for(row.err);
+      const double error = std::abs(row.got - row.want) / std::max(std::abs(row.want), 1e-300),
+                   limit = limit_for(row.err);
       figure(group, row.name, error, limit);
       beyond += !(error <= limit);
       if (!(error / limit <= worst)) {
@@ -203,7 +217,8 @@ class Verifier {
       }
     }
     line(group, beyond == 0 && complaint.empty(),
-         fmt::format("{} figures, {} beyond their limit, worst {} at {:.2f} of its limit{}", rows.size(), beyond, worst_name, worst, complaint));
+         fmt::format("{} figures, {} beyond their limit, worst {} at {:.2f} of its limit{}", rows.size(), beyond,
+                     worst_name, worst, complaint));
   }
 
   void compare_running_statistics(const json& wanted) {
@@ -221,7 +236,8 @@ class Verifier {
       rows.push_back({module + ".running_mean", norm(mean.f32(), mean.shape().count()), row.at(1), row.at(2)});
       rows.push_back({module + ".running_var", norm(var.f32(), var.shape().count()), row.at(3), row.at(4)});
       const int64_t batches = *buffer(module + ".num_batches_tracked").i64();
-      if (batches != row.at(5).get<int64_t>()) complaint = fmt::format("; {} tracked {} batches, the reference {}", module, batches, row.at(5).dump());
+      if (batches != row.at(5).get<int64_t>())
+        complaint = fmt::format("; {} tracked {} batches, the reference {}", module, batches, row.at(5).dump());
     }
     compare_norms("train running statistics", rows, complaint);
   }
@@ -234,7 +250,8 @@ class Verifier {
       const std::string name = row.at(0);
       const int64_t p = store_.find_parameter(name);
       CONVOY_CHECK(p >= 0, "the network has no parameter '{}'", name);
-      rows.push_back({name, norm(store_.value(p), store_.parameters()[static_cast<size_t>(p)].shape.count()), row.at(1), row.at(2)});
+      rows.push_back({name, norm(store_.value(p), store_.parameters()[static_cast<size_t>(p)].shape.count()), row.at(1),
+                      row.at(2)});
     }
     compare_norms("train SGD step", rows, "");
   }
@@ -254,6 +271,8 @@ int64_t VerifyResult::failed() const {
   return std::count_if(lines.begin(), lines.end(), [](const VerifyLine& l) { return !l.passed; });
 }
 
-VerifyResult verify(const std::string& golden_path, const ContextOptions& options) { return Verifier(golden_path, options).run(); }
+VerifyResult verify(const std::string& golden_path, const ContextOptions& options) {
+  return Verifier(golden_path, options).run();
+}
 
 }  // namespace convoy

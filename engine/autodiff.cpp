@@ -30,7 +30,8 @@ class GradientSums {
 }  // namespace
 
 std::vector<Value> Graph::differentiate(Value loss, std::span<const Value> also) {
-  CONVOY_CHECK(loss.shape().count() == 1, "only a scalar can be differentiated, this value has shape {}", loss.shape().str());
+  CONVOY_CHECK(loss.shape().count() == 1, "only a scalar can be differentiated, this value has shape {}",
+               loss.shape().str());
   fuse(*this, make_schedule(*this, {loss}, false));
   const Schedule schedule = make_schedule(*this, {loss}, false);
 

@@ -26,7 +26,8 @@ Context::Context(const ContextOptions& options, std::shared_ptr<Communicator> co
     : options_(options),
       communicator_(communicator ? std::move(communicator) : std::make_shared<NullCommunicator>()),
       plans_(std::make_unique<PlanCache>()) {
-  CONVOY_CHECK(options.device == DeviceKind::kCpu, "device '{}' is not part of this build; use cpu", device_name(options.device));
+  CONVOY_CHECK(options.device == DeviceKind::kCpu, "device '{}' is not part of this build; use cpu",
+               device_name(options.device));
   CONVOY_CHECK(options.threads >= 0, "threads must be 0 (all cores) or more, not {}", options.threads);
   if (options_.threads == 0) options_.threads = available_cores();
 }

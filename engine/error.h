@@ -22,7 +22,7 @@ template <class... Args>
 }  // namespace convoy
 
 /// Throws convoy::Error with the formatted message unless `condition` holds.
-#define CONVOY_CHECK(condition, ...)\
-  do {                                              \
-    if (!(condition)) ::convoy::fail(__VA_ARGS__);  \
+#define CONVOY_CHECK(condition, ...)               \
+  do {                                             \
+    if (!(condition)) ::convoy::fail(__VA_ARGS__); \
   } while (false)

@@ -54,7 +54,8 @@ class Fuser {
     Node& node = graph_.node(id);
     if (node.inputs[0] == node.inputs[1]) return;
     // The later of two candidates: the earlier one's result is then the residual.
-    for (const int side : {node.inputs[0].node > node.inputs[1].node ? 0 : 1, node.inputs[0].node > node.inputs[1].node ? 1 : 0}) {
+    for (const int side :
+         {node.inputs[0].node > node.inputs[1].node ? 0 : 1, node.inputs[0].node > node.inputs[1].node ? 1 : 0}) {
       const Node* bn = sole(node.inputs[static_cast<size_t>(side)], "bn_apply");
       if (!bn || !bare_bn(*bn)) continue;
       std::vector<Value> inputs = bn->inputs;
@@ -95,6 +96,8 @@ class Fuser {
 
 }  // namespace
 
-void fuse(Graph& graph, const Schedule& schedule) { Fuser(graph, schedule).run(schedule); }
+void fuse(Graph& graph, const Schedule& schedule) {
+  Fuser(graph, schedule).run(schedule);
+}
 
 }  // namespace convoy

@@ -7,8 +7,12 @@
 
 namespace convoy {
 
-const Shape& Value::shape() const { return graph->node(node).outputs[static_cast<size_t>(output)].shape; }
-DType Value::dtype() const { return graph->node(node).outputs[static_cast<size_t>(output)].dtype; }
+const Shape& Value::shape() const {
+  return graph->node(node).outputs[static_cast<size_t>(output)].shape;
+}
+DType Value::dtype() const {
+  return graph->node(node).outputs[static_cast<size_t>(output)].dtype;
+}
 
 void Attrs::set(const std::string& key, Entry entry) {
   for (auto& [name, value] : entries_)
@@ -68,7 +72,8 @@ Value Graph::parameter(const std::string& name) {
   if (const auto it = named_leaves_.find("state " + name); it != named_leaves_.end()) return {this, it->second, 0};
   const int64_t slot = parameters_.find_parameter(name);
   CONVOY_CHECK(slot >= 0, "there is no parameter '{}'", name);
-  const Value v = leaf("parameter", {DType::kF32, parameters_.parameters()[static_cast<size_t>(slot)].shape}, name, slot);
+  const Value v =
+      leaf("parameter", {DType::kF32, parameters_.parameters()[static_cast<size_t>(slot)].shape}, name, slot);
   named_leaves_["state " + name] = v.node;
   return v;
 }
@@ -96,7 +101,8 @@ Value Graph::append(const std::string& op, std::vector<Value> inputs, Attrs attr
   } catch (const Error& e) {
     std::string shapes;
     for (const Value& v : node.inputs) shapes += " " + v.shape().str();
-    throw Error(fmt::format("{}: operator '{}' on{}: {}", scope_.empty() ? "(top level)" : scope_, op, shapes, e.what()));
+    throw Error(
+        fmt::format("{}: operator '{}' on{}: {}", scope_.empty() ? "(top level)" : scope_, op, shapes, e.what()));
   }
   node.computed.resize(node.outputs.size());
   nodes_.push_back(std::move(node));

@@ -35,9 +35,7 @@ struct Value {
 
   explicit operator bool() const { return graph != nullptr; }
   bool operator==(const Value&) const = default;
-  auto operator<=>(const Value& other) const {
-    return std::pair(node, output) <=> std::pair(other.node, other.output);
-  }
+  auto operator<=>(const Value& other) const { return std::pair(node, output) <=> std::pair(other.node, other.output); }
   const Shape& shape() const;
   DType dtype() const;
 };
@@ -73,10 +71,10 @@ struct Node {
   Attrs attrs;
   std::vector<Value> inputs;
   std::vector<TensorInfo> outputs;
-  std::string name;             ///< module path it was built under
-  int64_t slot = -1;            ///< parameter or buffer leaf: its index in the ParamStore
-  std::vector<Tensor> computed; ///< per output: the value, once evaluate() has made it a constant (or a constant leaf)
-  bool effect_done = false;     ///< an effect that evaluate() has run already
+  std::string name;              ///< module path it was built under
+  int64_t slot = -1;             ///< parameter or buffer leaf: its index in the ParamStore
+  std::vector<Tensor> computed;  ///< per output: the value, once evaluate() has made it a constant (or a constant leaf)
+  bool effect_done = false;      ///< an effect that evaluate() has run already
 };
 
 /// Append-only list of nodes. Inputs of a node always lie before it, so the order of the list is an order of execution.

@@ -15,7 +15,8 @@ double LrSchedule::at(int64_t step) const {
     case Kind::kPoly:
       if (t < warmup) return base * factor;
       return base * std::pow(1 - (t - warmup) / std::max(total - warmup, 1.0), power);
-    case Kind::kCosine: return base * factor * 0.5 * (1 + std::cos(std::numbers::pi * t / total));
+    case Kind::kCosine:
+      return base * factor * 0.5 * (1 + std::cos(std::numbers::pi * t / total));
     case Kind::kStep: {
       const auto passed = std::count_if(milestones.begin(), milestones.end(), [&](int64_t m) { return m <= step; });
       return base * factor * std::pow(gamma, static_cast<double>(passed));

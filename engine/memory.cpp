@@ -17,7 +17,9 @@ size_t rounded(size_t bytes) {
 }
 }  // namespace
 
-Allocator::~Allocator() { trim(); }
+Allocator::~Allocator() {
+  trim();
+}
 
 std::shared_ptr<Storage> Allocator::allocate(size_t bytes) {
   const size_t size = rounded(bytes);

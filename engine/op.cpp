@@ -43,8 +43,10 @@ void register_op(OpDef op) {
 
 Cost cost_of(const Node& node) {
   Cost cost;
-  for (const Value& v : node.inputs) cost.bytes += static_cast<double>(v.shape().count()) * static_cast<double>(dtype_size(v.dtype()));
-  for (const TensorInfo& o : node.outputs) cost.bytes += static_cast<double>(o.shape.count()) * static_cast<double>(dtype_size(o.dtype));
+  for (const Value& v : node.inputs)
+    cost.bytes += static_cast<double>(v.shape().count()) * static_cast<double>(dtype_size(v.dtype()));
+  for (const TensorInfo& o : node.outputs)
+    cost.bytes += static_cast<double>(o.shape.count()) * static_cast<double>(dtype_size(o.dtype));
   if (node.op->flops)
     cost.flops = node.op->flops(node);
   else if (!node.outputs.empty())

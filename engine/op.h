@@ -11,9 +11,9 @@ namespace convoy {
 
 /// What a kernel may depend on beside its arguments.
 struct StepState {
-  uint64_t seed = 0;         ///< of the run
-  int64_t global_step = 0;   ///< of the run, not of the process
-  int64_t first_slot = 0;    ///< position of this rank's first image in the global batch
+  uint64_t seed = 0;        ///< of the run
+  int64_t global_step = 0;  ///< of the run, not of the process
+  int64_t first_slot = 0;   ///< position of this rank's first image in the global batch
 };
 
 struct KernelArgs {

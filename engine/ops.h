@@ -21,15 +21,22 @@ Value conv2d(Value x, Value weight, Value bias, const Conv2dOptions& options = {
 /// Per-channel mean and biased variance over n, h, w. Throws Error when there are fewer than two values per channel.
 std::pair<Value, Value> bn_stats(Value x);
 /// Moves running_mean and running_var (unbiased) towards the batch's by `momentum` and counts the batch. An effect.
-Value bn_update_running(Value x, Value mean, Value var, Value running_mean, Value running_var, Value num_batches_tracked, double momentum);
+Value bn_update_running(Value x, Value mean, Value var, Value running_mean, Value running_var,
+                        Value num_batches_tracked, double momentum);
 /// (x - mean) / sqrt(var + eps) * weight + bias. `batch_statistics`: mean and var came from bn_stats(x), and the
 /// gradient goes through them; otherwise they are constants.
 Value bn_apply(Value x, Value mean, Value var, Value weight, Value bias, double eps, bool batch_statistics);
 
 Value activation(Value x, Activation kind);
-inline Value relu(Value x) { return activation(x, Activation::kRelu); }
-inline Value relu6(Value x) { return activation(x, Activation::kRelu6); }
-inline Value sigmoid(Value x) { return activation(x, Activation::kSigmoid); }
+inline Value relu(Value x) {
+  return activation(x, Activation::kRelu);
+}
+inline Value relu6(Value x) {
+  return activation(x, Activation::kRelu6);
+}
+inline Value sigmoid(Value x) {
+  return activation(x, Activation::kSigmoid);
+}
 
 /// Element-wise, equal shapes.
 Value add(Value a, Value b);
@@ -54,7 +61,9 @@ std::pair<Value, Value> max_pool2d(Value x, const PoolOptions& options);
 Value avg_pool2d(Value x, const PoolOptions& options);
 /// PyTorch's bins: floor(i*H/O) up to ceil((i+1)*H/O), so they may overlap.
 Value adaptive_avg_pool2d(Value x, int64_t out_h, int64_t out_w);
-inline Value global_avg_pool(Value x) { return adaptive_avg_pool2d(x, 1, 1); }
+inline Value global_avg_pool(Value x) {
+  return adaptive_avg_pool2d(x, 1, 1);
+}
 
 /// Bilinear resize to a size.
 Value resize_bilinear(Value x, int64_t out_h, int64_t out_w, bool align_corners = true);
@@ -72,7 +81,8 @@ Value dropout(Value x, double p, bool whole_channels = false);
 /// Number of labels in target (N,H,W) i32 that are not `ignore`; with class_weight (C) the sum of their weights.
 Value label_weight_sum(Value target, int64_t classes, int64_t ignore, Value class_weight = {});
 /// Sum over labelled pixels of -class_weight[t]*log softmax(logits)[t], divided by `normalizer` (0 when that is 0).
-/// logits (N,C,H,W), target (N,H,W) i32. Behind a bilinear resize the two are fused and the full-size logits never exist.
+/// logits (N,C,H,W), target (N,H,W) i32. Behind a bilinear resize the two are fused and the full-size logits never
+/// exist.
 Value softmax_cross_entropy(Value logits, Value target, Value normalizer, int64_t ignore, Value class_weight = {});
 
 }  // namespace convoy

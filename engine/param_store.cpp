@@ -49,9 +49,15 @@ void ParamStore::initialize(uint64_t seed) {
     RandomStream random(seed, "initialise " + p.name, 0);
     float* value = values_.f32() + p.offset;
     for (int64_t i = 0; i < p.shape.count(); ++i) switch (p.initializer.kind) {
-        case Initializer::Kind::kConstant: value[i] = static_cast<float>(p.initializer.a); break;
-        case Initializer::Kind::kUniform: value[i] = static_cast<float>(random.uniform(-p.initializer.a, p.initializer.a)); break;
-        case Initializer::Kind::kNormal: value[i] = static_cast<float>(p.initializer.mean + p.initializer.a * random.normal()); break;
+        case Initializer::Kind::kConstant:
+          value[i] = static_cast<float>(p.initializer.a);
+          break;
+        case Initializer::Kind::kUniform:
+          value[i] = static_cast<float>(random.uniform(-p.initializer.a, p.initializer.a));
+          break;
+        case Initializer::Kind::kNormal:
+          value[i] = static_cast<float>(p.initializer.mean + p.initializer.a * random.normal());
+          break;
       }
   }
 }

@@ -21,8 +21,8 @@ struct Parameter {
   std::string name;
   Shape shape;
   Initializer initializer;
-  int group = 0;           ///< index into the optimizer's groups
-  int64_t offset = 0;      ///< floats into the flat master, velocity and gradient arrays
+  int group = 0;              ///< index into the optimizer's groups
+  int64_t offset = 0;         ///< floats into the flat master, velocity and gradient arrays
   bool has_gradient = false;  ///< set by Graph::differentiate; without one the optimizer skips it, decay included
 };
 
@@ -58,8 +58,12 @@ class ParamStore {
   const std::vector<std::string>& state_order() const { return state_order_; }
 
   float* value(int64_t parameter) const { return values_.f32() + parameters_[static_cast<size_t>(parameter)].offset; }
-  float* gradient(int64_t parameter) const { return gradients_.f32() + parameters_[static_cast<size_t>(parameter)].offset; }
-  float* velocity(int64_t parameter) const { return velocities_.f32() + parameters_[static_cast<size_t>(parameter)].offset; }
+  float* gradient(int64_t parameter) const {
+    return gradients_.f32() + parameters_[static_cast<size_t>(parameter)].offset;
+  }
+  float* velocity(int64_t parameter) const {
+    return velocities_.f32() + parameters_[static_cast<size_t>(parameter)].offset;
+  }
   /// The flat arrays; `total()` floats each. The optimizer's array appears at its first use.
   Tensor& values() { return values_; }
   Tensor& gradients() { return gradients_; }

@@ -25,14 +25,14 @@ struct PlanValue {
   enum class Place : uint8_t { kArena, kLeaf, kGradient };
   std::string name;
   TensorInfo info;
-  View geometry;           ///< data is null
+  View geometry;  ///< data is null
   Place place = Place::kArena;
-  int buffer = -1;         ///< arena: which PlanBuffer
+  int buffer = -1;             ///< arena: which PlanBuffer
   int64_t channel_offset = 0;  ///< arena: first channel inside the buffer's tensor
-  int64_t slot = -1;       ///< gradient: parameter index
-  int leaf = -1;           ///< leaf: index into Plan::leaves
-  int producer = -1;       ///< launch that writes it, -1 for leaves
-  int last_use = -1;       ///< last launch that reads or writes it
+  int64_t slot = -1;           ///< gradient: parameter index
+  int leaf = -1;               ///< leaf: index into Plan::leaves
+  int producer = -1;           ///< launch that writes it, -1 for leaves
+  int last_use = -1;           ///< last launch that reads or writes it
   bool is_target = false;
 };
 
@@ -47,22 +47,22 @@ struct PlanBuffer {
 struct PlanLeaf {
   enum class Kind : uint8_t { kInput, kConstant, kParameter, kBuffer };
   Kind kind = Kind::kInput;
-  std::string name;        ///< of an input
-  int64_t slot = -1;       ///< of a parameter or buffer
-  int schedule_index = -1; ///< of a constant: position in Schedule::nodes
+  std::string name;         ///< of an input
+  int64_t slot = -1;        ///< of a parameter or buffer
+  int schedule_index = -1;  ///< of a constant: position in Schedule::nodes
   int32_t output = 0;
   int value = -1;
 };
 
 struct Launch {
-  std::string op, name;      ///< operator and module path
+  std::string op, name;  ///< operator and module path
   std::string attrs;
   Kernel kernel;
   std::vector<int> in, out;  ///< plan values; -1 for an output that nobody reads
   int workspace = -1;        ///< PlanBuffer
   Cost cost;
-  int schedule_index = -1;   ///< node it came from; -1 for reorders
-  size_t copied_bytes = 0;   ///< reorders, concat parts and slices that had to be copied
+  int schedule_index = -1;  ///< node it came from; -1 for reorders
+  size_t copied_bytes = 0;  ///< reorders, concat parts and slices that had to be copied
 };
 
 /// Gradients exchanged in one all-reduce.

@@ -10,7 +10,9 @@ namespace convoy {
 
 namespace {
 
-bool is_image(const TensorInfo& info) { return info.dtype == DType::kF32 && info.shape.rank() == 4; }
+bool is_image(const TensorInfo& info) {
+  return info.dtype == DType::kF32 && info.shape.rank() == 4;
+}
 
 View geometry_of(const TensorInfo& info, Layout layout) {
   if (layout != Layout::kBlocked) return plain_view(nullptr, info.dtype, info.shape);
@@ -75,7 +77,9 @@ class LayoutPass {
     const PlanValue& from = plan_.values[static_cast<size_t>(value)];
     const int to = add_value({.name = from.name, .info = from.info, .geometry = geometry_of(from.info, wanted)});
     Launch launch{.op = "reorder", .name = plan_.values[static_cast<size_t>(value)].name, .in = {value}, .out = {to}};
-    launch.kernel = {.run = [](const KernelArgs& a) { CONVOY_CPU(reorder)(a.in[0], a.out[0]); }, .implementation = "reorder"};
+    launch.kernel = {.run = [](const KernelArgs& a) { CONVOY_CPU(reorder)
+                                                      (a.in[0], a.out[0]); },
+                     .implementation = "reorder"};
     launch.copied_bytes = dense_bytes(plan_.values[static_cast<size_t>(to)].geometry);
     launch.cost.bytes = 2.0 * static_cast<double>(launch.copied_bytes);
     push(std::move(launch));
@@ -94,7 +98,8 @@ class LayoutPass {
     CONVOY_CHECK(node.op->prepare_cpu, "{}: operator '{}' has no kernel for device {}", node.name, node.op->name,
                  device_name(context_.options().device));
     LayoutChoice choice{.node = node, .in = {}, .out = {}};
-    for (const Value& v : node.inputs) choice.in.push_back(plan_.values[static_cast<size_t>(current_.at(v))].geometry.layout);
+    for (const Value& v : node.inputs)
+      choice.in.push_back(plan_.values[static_cast<size_t>(current_.at(v))].geometry.layout);
     for (const TensorInfo& o : node.outputs) choice.out.push_back(is_image(o) ? Layout::kBlocked : Layout::kNchw);
     if (node.op->layout) {
       node.op->layout(choice);
@@ -102,10 +107,16 @@ class LayoutPass {
       for (size_t i = 0; i < choice.in.size(); ++i)
         choice.in[i] = is_image({node.inputs[i].dtype(), node.inputs[i].shape()}) ? Layout::kBlocked : Layout::kNchw;
     }
-    Launch launch{.op = node.op->name, .name = node.name, .attrs = node.attrs.str(), .cost = cost_of(node), .schedule_index = schedule_index};
-    for (size_t i = 0; i < node.inputs.size(); ++i) launch.in.push_back(in_layout(current_.at(node.inputs[i]), choice.in[i]));
+    Launch launch{.op = node.op->name,
+                  .name = node.name,
+                  .attrs = node.attrs.str(),
+                  .cost = cost_of(node),
+                  .schedule_index = schedule_index};
+    for (size_t i = 0; i < node.inputs.size(); ++i)
+      launch.in.push_back(in_layout(current_.at(node.inputs[i]), choice.in[i]));
     for (size_t o = 0; o < node.outputs.size(); ++o) {
-      const int value = add_value({.name = node.name, .info = node.outputs[o], .geometry = geometry_of(node.outputs[o], choice.out[o])});
+      const int value = add_value(
+          {.name = node.name, .info = node.outputs[o], .geometry = geometry_of(node.outputs[o], choice.out[o])});
       launch.out.push_back(value);
       current_[{const_cast<Graph*>(&graph_), id, static_cast<int32_t>(o)}] = value;
     }

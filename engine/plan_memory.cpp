@@ -9,7 +9,9 @@ namespace convoy {
 
 namespace {
 constexpr size_t kAlignment = 64;
-size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+size_t aligned(size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
 }  // namespace
 
 void assign_buckets(Plan& plan, const ParamStore& parameters, const PlanOptions& options) {
@@ -21,7 +23,8 @@ void assign_buckets(Plan& plan, const ParamStore& parameters, const PlanOptions&
     if (plan.buckets.empty() || plan.buckets.back().bytes >= limit) plan.buckets.emplace_back();
     GradientBucket& bucket = plan.buckets.back();
     bucket.parameters.push_back(slot);
-    bucket.bytes += static_cast<size_t>(parameters.parameters()[static_cast<size_t>(slot)].shape.count()) * sizeof(float);
+    bucket.bytes +=
+        static_cast<size_t>(parameters.parameters()[static_cast<size_t>(slot)].shape.count()) * sizeof(float);
     bucket.ready_after = static_cast<int>(l);
   }
 }
@@ -41,7 +44,8 @@ void pack_memory(Plan& plan) {
     Launch& launch = plan.launches[static_cast<size_t>(l)];
     for (size_t o = 0; o < launch.out.size(); ++o) {
       PlanValue& value = plan.values[static_cast<size_t>(launch.out[o])];
-      if (o > 0 && launch.schedule_index >= 0 && find_op(launch.op).optional_outputs && !read[static_cast<size_t>(launch.out[o])] && !value.is_target) {
+      if (o > 0 && launch.schedule_index >= 0 && find_op(launch.op).optional_outputs &&
+          !read[static_cast<size_t>(launch.out[o])] && !value.is_target) {
         launch.out[o] = -1;
         continue;
       }
@@ -59,13 +63,16 @@ void pack_memory(Plan& plan) {
     }
   }
   for (const int t : plan.targets)
-    if (t >= 0 && plan.values[static_cast<size_t>(t)].buffer >= 0) touch(plan.values[static_cast<size_t>(t)].buffer, end);
+    if (t >= 0 && plan.values[static_cast<size_t>(t)].buffer >= 0)
+      touch(plan.values[static_cast<size_t>(t)].buffer, end);
 
   // Largest first, each at the lowest offset where it meets no buffer that is alive at the same time.
   std::vector<int> order;
   for (size_t b = 0; b < plan.buffers.size(); ++b)
     if (plan.buffers[b].last >= 0 && plan.buffers[b].bytes > 0) order.push_back(static_cast<int>(b));
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return plan.buffers[static_cast<size_t>(a)].bytes > plan.buffers[static_cast<size_t>(b)].bytes; });
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+    return plan.buffers[static_cast<size_t>(a)].bytes > plan.buffers[static_cast<size_t>(b)].bytes;
+  });
   std::vector<int> placed;  // sorted by offset
   for (const int id : order) {
     PlanBuffer& b = plan.buffers[static_cast<size_t>(id)];
@@ -78,7 +85,12 @@ void pack_memory(Plan& plan) {
     }
     b.offset = offset;
     plan.arena_bytes = std::max(plan.arena_bytes, offset + aligned(b.bytes));
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), id, [&](int x, int y) { return plan.buffers[static_cast<size_t>(x)].offset < plan.buffers[static_cast<size_t>(y)].offset; }), id);
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), id,
+                                   [&](int x, int y) {
+                                     return plan.buffers[static_cast<size_t>(x)].offset <
+                                            plan.buffers[static_cast<size_t>(y)].offset;
+                                   }),
+                  id);
   }
   for (int l = 0; l <= end; ++l) {
     size_t alive = 0;

@@ -7,7 +7,9 @@ namespace convoy {
 
 namespace {
 
-const OpDef* op_of(const Launch& launch) { return launch.schedule_index < 0 ? nullptr : &find_op(launch.op); }
+const OpDef* op_of(const Launch& launch) {
+  return launch.schedule_index < 0 ? nullptr : &find_op(launch.op);
+}
 
 /// Reorders read and write slices, nodes say so themselves.
 bool takes_slices(const Launch& launch) {
@@ -54,11 +56,12 @@ void make_views(Plan& plan, const Graph& graph, const Schedule& schedule) {
       for (const int p : launch.in) {
         PlanValue& part = value(p);
         const bool aligned = first % whole.geometry.block == 0;
-        const bool unshared = part.place == PlanValue::Place::kArena && part.channel_offset == 0 && part.geometry.dense() &&
-                              part.buffer != whole.buffer &&
+        const bool unshared = part.place == PlanValue::Place::kArena && part.channel_offset == 0 &&
+                              part.geometry.dense() && part.buffer != whole.buffer &&
                               std::count(launch.in.begin(), launch.in.end(), p) == 1;
-        const bool concat_once = std::count_if(readers[static_cast<size_t>(p)].begin(), readers[static_cast<size_t>(p)].end(),
-                                               [&](int l) { return plan.launches[static_cast<size_t>(l)].op == "concat"; }) == 1;
+        const bool concat_once =
+            std::count_if(readers[static_cast<size_t>(p)].begin(), readers[static_cast<size_t>(p)].end(),
+                          [&](int l) { return plan.launches[static_cast<size_t>(l)].op == "concat"; }) == 1;
         if (aligned && unshared && concat_once && !part.is_target && part.producer >= 0 && all_take_slices(p) &&
             takes_slices(plan.launches[static_cast<size_t>(part.producer)]))
           make_slice(part, whole, first);
@@ -69,7 +72,8 @@ void make_views(Plan& plan, const Graph& graph, const Schedule& schedule) {
     } else if (launch.op == "slice_channels") {
       const PlanValue& whole = value(launch.in[0]);
       PlanValue& part = value(launch.out[0]);
-      const int64_t first = graph.node(schedule.nodes[static_cast<size_t>(launch.schedule_index)]).attrs.integer("first");
+      const int64_t first =
+          graph.node(schedule.nodes[static_cast<size_t>(launch.schedule_index)]).attrs.integer("first");
       const bool aligned = first % whole.geometry.block == 0;
       if (aligned && whole.place == PlanValue::Place::kArena && !part.is_target && all_take_slices(launch.out[0]))
         make_slice(part, whole, first);
@@ -105,11 +109,14 @@ void share_in_place(Plan& plan, const Graph&, const Schedule&) {
       if (i >= static_cast<int>(launch.in.size())) continue;
       const int v = launch.in[static_cast<size_t>(i)];
       PlanValue& in = plan.values[static_cast<size_t>(v)];
-      if (in.place != PlanValue::Place::kArena || in.is_target || in.producer < 0 || last_read[static_cast<size_t>(v)] != l) continue;
+      if (in.place != PlanValue::Place::kArena || in.is_target || in.producer < 0 ||
+          last_read[static_cast<size_t>(v)] != l)
+        continue;
       if (std::count(launch.in.begin(), launch.in.end(), v) != 1) continue;
       if (tenants[static_cast<size_t>(in.buffer)].size() != 1 || !in.geometry.dense()) continue;
-      if (in.geometry.layout != out.geometry.layout || in.geometry.dtype != out.geometry.dtype || in.geometry.n != out.geometry.n ||
-          in.geometry.c != out.geometry.c || in.geometry.h != out.geometry.h || in.geometry.w != out.geometry.w)
+      if (in.geometry.layout != out.geometry.layout || in.geometry.dtype != out.geometry.dtype ||
+          in.geometry.n != out.geometry.n || in.geometry.c != out.geometry.c || in.geometry.h != out.geometry.h ||
+          in.geometry.w != out.geometry.w)
         continue;
       in.place = out.place;
       in.buffer = out.buffer;

@@ -19,7 +19,13 @@ void Profiler::add(ProfileSpan span) {
 void Profiler::write_chrome_trace(const std::string& path) const {
   auto events = nlohmann::json::array();
   for (const ProfileSpan& s : spans_)
-    events.push_back({{"name", s.name}, {"cat", s.category}, {"ph", "X"}, {"ts", s.start_us}, {"dur", s.duration_us}, {"pid", 0}, {"tid", s.lane}});
+    events.push_back({{"name", s.name},
+                      {"cat", s.category},
+                      {"ph", "X"},
+                      {"ts", s.start_us},
+                      {"dur", s.duration_us},
+                      {"pid", 0},
+                      {"tid", s.lane}});
   std::ofstream file(path);
   file << nlohmann::json{{"traceEvents", events}, {"displayTimeUnit", "ms"}};
   file.close();

@@ -31,7 +31,8 @@ constexpr uint64_t mix(uint64_t a, uint64_t b) {
 /// A sequence drawn from one (seed, purpose, index): what augmentation, shuffling and initialisation use.
 class RandomStream {
  public:
-  RandomStream(uint64_t seed, std::string_view purpose, uint64_t index) : key_(mix(seed, fnv1a(purpose))), index_(index) {}
+  RandomStream(uint64_t seed, std::string_view purpose, uint64_t index)
+      : key_(mix(seed, fnv1a(purpose))), index_(index) {}
 
   uint32_t next_word() {
     if (used_ == 4) {

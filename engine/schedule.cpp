@@ -9,12 +9,16 @@ namespace convoy {
 
 namespace {
 
-uint64_t hash_text(std::string_view text, uint64_t h) { return fnv1a(text, h ^ 0x9E3779B97F4A7C15ull); }
+uint64_t hash_text(std::string_view text, uint64_t h) {
+  return fnv1a(text, h ^ 0x9E3779B97F4A7C15ull);
+}
 
 uint64_t structural_hash(const Graph& graph, const Schedule& schedule) {
   uint64_t h = 0;
   std::vector<int64_t> position(graph.size(), -1);
-  const auto add_value = [&](Value v) { h = mix(h, static_cast<uint64_t>(position[static_cast<size_t>(v.node)] * 8 + v.output)); };
+  const auto add_value = [&](Value v) {
+    h = mix(h, static_cast<uint64_t>(position[static_cast<size_t>(v.node)] * 8 + v.output));
+  };
   for (size_t i = 0; i < schedule.nodes.size(); ++i) {
     const NodeId id = schedule.nodes[i];
     const Node& node = graph.node(id);
@@ -66,7 +70,8 @@ Schedule make_schedule(const Graph& graph, std::vector<Value> targets, bool with
       if (!node.op->effect || node.effect_done || runs[static_cast<size_t>(id)] || node.inputs.empty()) continue;
       const bool ready = std::all_of(node.inputs.begin(), node.inputs.end(),
                                      [&](Value v) { return runs[static_cast<size_t>(v.node)] || is_leaf(graph, v); });
-      const bool computed_here = std::any_of(node.inputs.begin(), node.inputs.end(), [&](Value v) { return runs[static_cast<size_t>(v.node)]; });
+      const bool computed_here = std::any_of(node.inputs.begin(), node.inputs.end(),
+                                             [&](Value v) { return runs[static_cast<size_t>(v.node)]; });
       if (ready && computed_here) {
         need({const_cast<Graph*>(&graph), id, 0});
         follow();

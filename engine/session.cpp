@@ -46,7 +46,9 @@ View Session::located(int index) const {
       view.data = static_cast<char*>(arena_->data) + plan_->buffers[static_cast<size_t>(value.buffer)].offset +
                   static_cast<size_t>(value.channel_offset * view.h * view.w) * dtype_size(view.dtype);
       break;
-    case PlanValue::Place::kGradient: view.data = graph_.parameters().gradient(value.slot); break;
+    case PlanValue::Place::kGradient:
+      view.data = graph_.parameters().gradient(value.slot);
+      break;
     case PlanValue::Place::kLeaf: {
       const PlanLeaf& leaf = plan_->leaves[static_cast<size_t>(value.leaf)];
       switch (leaf.kind) {
@@ -57,10 +59,17 @@ View Session::located(int index) const {
           break;
         }
         case PlanLeaf::Kind::kConstant:
-          view.data = graph_.node(schedule_.nodes[static_cast<size_t>(leaf.schedule_index)]).computed[static_cast<size_t>(leaf.output)].view().data;
+          view.data = graph_.node(schedule_.nodes[static_cast<size_t>(leaf.schedule_index)])
+                          .computed[static_cast<size_t>(leaf.output)]
+                          .view()
+                          .data;
           break;
-        case PlanLeaf::Kind::kParameter: view.data = graph_.parameters().value(leaf.slot); break;
-        case PlanLeaf::Kind::kBuffer: view.data = graph_.parameters().buffers()[static_cast<size_t>(leaf.slot)].value.view().data; break;
+        case PlanLeaf::Kind::kParameter:
+          view.data = graph_.parameters().value(leaf.slot);
+          break;
+        case PlanLeaf::Kind::kBuffer:
+          view.data = graph_.parameters().buffers()[static_cast<size_t>(leaf.slot)].value.view().data;
+          break;
       }
     }
   }
@@ -95,7 +104,10 @@ void Session::run(const StepState& step) {
       fail("step {}, {} ({}): {}", step.global_step, launch.name, launch.op, e.what());
     }
     if (profiler.enabled())
-      profiler.add({.name = launch.name + " " + launch.op, .category = launch.op, .start_us = start, .duration_us = profiler.now_us() - start});
+      profiler.add({.name = launch.name + " " + launch.op,
+                    .category = launch.op,
+                    .start_us = start,
+                    .duration_us = profiler.now_us() - start});
     if (context.options().check_values) check_finite(launch, bound);
   }
 }
@@ -106,7 +118,8 @@ void Session::check_finite(const Launch& launch, const Bound& bound) const {
     for (int64_t n = 0; n < v.n; ++n) {
       const float* image = v.f32() + n * v.image_stride();
       for (int64_t i = 0; i < v.blocks() * v.block * v.pixels(); ++i)
-        CONVOY_CHECK(std::isfinite(image[i]), "{} ({}): {} at element {} of image {} of its output", launch.name, launch.op, image[i], i, n);
+        CONVOY_CHECK(std::isfinite(image[i]), "{} ({}): {} at element {} of image {} of its output", launch.name,
+                     launch.op, image[i], i, n);
     }
   }
 }
@@ -118,7 +131,8 @@ Tensor Session::fetch(size_t i) const {
   Tensor result = Tensor::empty(value.info.dtype, value.info.shape);
   const View from = located(index);
   if (from.layout == Layout::kNchw)
-    std::memcpy(result.view().data, from.data, static_cast<size_t>(value.info.shape.count()) * dtype_size(value.info.dtype));
+    std::memcpy(result.view().data, from.data,
+                static_cast<size_t>(value.info.shape.count()) * dtype_size(value.info.dtype));
   else
     CONVOY_CPU(reorder)(from, result.view());
   return result;
@@ -141,6 +155,8 @@ std::vector<Tensor> evaluate(const std::vector<Value>& values, const StepState& 
   return results;
 }
 
-Tensor evaluate(Value v, const StepState& step) { return evaluate(std::vector<Value>{v}, step)[0]; }
+Tensor evaluate(Value v, const StepState& step) {
+  return evaluate(std::vector<Value>{v}, step)[0];
+}
 
 }  // namespace convoy

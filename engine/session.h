@@ -28,7 +28,8 @@ class Session {
   Session(Graph& graph, std::vector<Value> targets);
   ~Session();
 
-  /// The memory of a graph input, in plain row-major order, valid until the next bind. Throws Error for an unknown name.
+  /// The memory of a graph input, in plain row-major order, valid until the next bind. Throws Error for an unknown
+  /// name.
   void bind(const std::string& input, const void* data);
   /// One step. Throws Error naming the node when its kernel refuses its data, and with ContextOptions::check_values
   /// when a value is not finite.

@@ -66,7 +66,9 @@ Tensor Tensor::of(const Shape& shape, std::span<const int32_t> values) {
   return t;
 }
 
-Tensor Tensor::scalar(float value) { return of(Shape{}, std::span<const float>(&value, 1)); }
+Tensor Tensor::scalar(float value) {
+  return of(Shape{}, std::span<const float>(&value, 1));
+}
 
 Tensor Tensor::empty_blocked(const Shape& shape) {
   const View geometry = blocked_view(nullptr, shape, cpu::channel_block());
@@ -82,7 +84,8 @@ Tensor Tensor::empty_blocked(const Shape& shape) {
 View Tensor::view() const {
   CONVOY_CHECK(defined(), "a tensor without storage was used");
   auto* base = static_cast<char*>(storage_->data);
-  const size_t offset = static_cast<size_t>(channel_offset_ * (shape_.rank() == 4 ? shape_[2] * shape_[3] : 1)) * dtype_size(dtype_);
+  const size_t offset =
+      static_cast<size_t>(channel_offset_ * (shape_.rank() == 4 ? shape_[2] * shape_[3] : 1)) * dtype_size(dtype_);
   View v = layout_ == Layout::kBlocked ? blocked_view(base + offset, shape_, cpu::channel_block(), channel_pitch_)
                                        : plain_view(base + offset, dtype_, shape_);
   v.pitch = channel_pitch_;
@@ -93,7 +96,8 @@ Tensor Tensor::channels(int64_t first, int64_t count) const {
   CONVOY_CHECK(shape_.rank() == 4 && first >= 0 && count > 0 && first + count <= shape_[1],
                "channels {}..{} do not lie inside a tensor of shape {}", first, first + count, shape_.str());
   CONVOY_CHECK(layout_ != Layout::kBlocked || first % cpu::channel_block() == 0,
-               "a slice of a blocked tensor starts at a multiple of {} channels, not at {}", cpu::channel_block(), first);
+               "a slice of a blocked tensor starts at a multiple of {} channels, not at {}", cpu::channel_block(),
+               first);
   Tensor t = *this;
   t.shape_[1] = count;
   t.channel_offset_ += first;
@@ -112,10 +116,17 @@ std::vector<float> Tensor::to_floats() const {
   const int64_t count = shape_.count();
   std::vector<float> values(static_cast<size_t>(count));
   switch (dtype_) {
-    case DType::kF32: std::copy_n(flat.f32(), count, values.begin()); break;
-    case DType::kI32: std::transform(flat.i32(), flat.i32() + count, values.begin(), [](int32_t x) { return float(x); }); break;
-    case DType::kI64: std::transform(flat.i64(), flat.i64() + count, values.begin(), [](int64_t x) { return float(x); }); break;
-    default: fail("a tensor of type {} cannot be read as floats", dtype_name(dtype_));
+    case DType::kF32:
+      std::copy_n(flat.f32(), count, values.begin());
+      break;
+    case DType::kI32:
+      std::transform(flat.i32(), flat.i32() + count, values.begin(), [](int32_t x) { return float(x); });
+      break;
+    case DType::kI64:
+      std::transform(flat.i64(), flat.i64() + count, values.begin(), [](int64_t x) { return float(x); });
+      break;
+    default:
+      fail("a tensor of type {} cannot be read as floats", dtype_name(dtype_));
   }
   return values;
 }

@@ -14,7 +14,7 @@ struct NamedValue {
 };
 
 struct LossOptions {
-  bool aux = false;         ///< further outputs are auxiliary: weighted by aux_weight instead of 1
+  bool aux = false;  ///< further outputs are auxiliary: weighted by aux_weight instead of 1
   double aux_weight = 0.4;
   int64_t ignore = -1;
 };

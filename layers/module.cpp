@@ -6,16 +6,27 @@ namespace convoy {
 
 namespace {
 
-Initializer uniform_by_fan_in(int64_t fan_in) { return {.kind = Initializer::Kind::kUniform, .a = 1 / std::sqrt(static_cast<double>(fan_in))}; }
-Initializer constant(double value) { return {.kind = Initializer::Kind::kConstant, .a = value}; }
+Initializer uniform_by_fan_in(int64_t fan_in) {
+  return {.kind = Initializer::Kind::kUniform, .a = 1 / std::sqrt(static_cast<double>(fan_in))};
+}
+Initializer constant(double value) {
+  return {.kind = Initializer::Kind::kConstant, .a = value};
+}
 
 }  // namespace
 
-ConvOptions ConvOptions::square(int64_t kernel, int64_t stride, std::optional<int64_t> pad, int64_t dilation, int64_t groups) {
+ConvOptions ConvOptions::square(int64_t kernel, int64_t stride, std::optional<int64_t> pad, int64_t dilation,
+                                int64_t groups) {
   const int64_t p = pad.value_or(dilation * (kernel - 1) / 2);
   return {.kernel_h = kernel,
           .kernel_w = kernel,
-          .geometry = {.stride_h = stride, .stride_w = stride, .pad_h = p, .pad_w = p, .dilation_h = dilation, .dilation_w = dilation, .groups = groups}};
+          .geometry = {.stride_h = stride,
+                       .stride_w = stride,
+                       .pad_h = p,
+                       .pad_w = p,
+                       .dilation_h = dilation,
+                       .dilation_w = dilation,
+                       .groups = groups}};
 }
 
 ConvOptions ConvOptions::with_bias() const {
@@ -30,33 +41,40 @@ ConvOptions ConvOptions::with_init(ConvInit init) const {
   return o;
 }
 
-Conv2d::Conv2d(const Scope& scope, int64_t in, int64_t out, const ConvOptions& options) : path_(scope.path), options_(options) {
+Conv2d::Conv2d(const Scope& scope, int64_t in, int64_t out, const ConvOptions& options)
+    : path_(scope.path), options_(options) {
   const int64_t area = options.kernel_h * options.kernel_w;
   const int64_t fan_in = in / options.geometry.groups * area, fan_out = out * area;  // PyTorch's fan-out ignores groups
-  const Initializer weight = options.init == ConvInit::kKaimingFanOut
-                                 ? Initializer{.kind = Initializer::Kind::kNormal, .a = std::sqrt(2.0 / static_cast<double>(fan_out))}
-                                 : uniform_by_fan_in(fan_in);
-  scope.store.add_parameter(path_ + ".weight", {out, in / options.geometry.groups, options.kernel_h, options.kernel_w}, weight);
+  const Initializer weight =
+      options.init == ConvInit::kKaimingFanOut
+          ? Initializer{.kind = Initializer::Kind::kNormal, .a = std::sqrt(2.0 / static_cast<double>(fan_out))}
+          : uniform_by_fan_in(fan_in);
+  scope.store.add_parameter(path_ + ".weight", {out, in / options.geometry.groups, options.kernel_h, options.kernel_w},
+                            weight);
   if (options.bias) scope.store.add_parameter(path_ + ".bias", {out}, uniform_by_fan_in(fan_in));
 }
 
 Value Conv2d::operator()(Builder& b, Value x) const {
   const Graph::Scope scope(b.graph, path_);
-  return conv2d(x, b.graph.parameter(path_ + ".weight"), options_.bias ? b.graph.parameter(path_ + ".bias") : Value{}, options_.geometry);
+  return conv2d(x, b.graph.parameter(path_ + ".weight"), options_.bias ? b.graph.parameter(path_ + ".bias") : Value{},
+                options_.geometry);
 }
 
-BatchNorm2d::BatchNorm2d(const Scope& scope, int64_t channels) : path_(scope.path), eps_(scope.bn_eps), momentum_(scope.bn_momentum) {
+BatchNorm2d::BatchNorm2d(const Scope& scope, int64_t channels)
+    : path_(scope.path), eps_(scope.bn_eps), momentum_(scope.bn_momentum) {
   scope.store.add_parameter(path_ + ".weight", {channels}, constant(1));
   scope.store.add_parameter(path_ + ".bias", {channels}, constant(0));
   scope.store.add_buffer(path_ + ".running_mean", Tensor::zeros(DType::kF32, {channels}));
-  scope.store.add_buffer(path_ + ".running_var", Tensor::of({channels}, std::vector<float>(static_cast<size_t>(channels), 1.0f)));
+  scope.store.add_buffer(path_ + ".running_var",
+                         Tensor::of({channels}, std::vector<float>(static_cast<size_t>(channels), 1.0f)));
   scope.store.add_buffer(path_ + ".num_batches_tracked", Tensor::zeros(DType::kI64, {}));
 }
 
 Value BatchNorm2d::operator()(Builder& b, Value x) const {
   const Graph::Scope scope(b.graph, path_);
   const Value weight = b.graph.parameter(path_ + ".weight"), bias = b.graph.parameter(path_ + ".bias");
-  const Value running_mean = b.graph.buffer(path_ + ".running_mean"), running_var = b.graph.buffer(path_ + ".running_var");
+  const Value running_mean = b.graph.buffer(path_ + ".running_mean"),
+              running_var = b.graph.buffer(path_ + ".running_var");
   if (b.mode != Mode::kTrain) return bn_apply(x, running_mean, running_var, weight, bias, eps_, false);
   const auto [mean, var] = bn_stats(x);
   bn_update_running(x, mean, var, running_mean, running_var, b.graph.buffer(path_ + ".num_batches_tracked"), momentum_);
@@ -88,7 +106,8 @@ Value SeparableConv::operator()(Builder& b, Value x) const {
 }
 
 // The reference keeps the expansion, the depthwise convolution, the projection and its norm in one list, "conv".
-InvertedResidual::InvertedResidual(const Scope& scope, int64_t in, int64_t out, int64_t stride, int64_t expand, int64_t dilation)
+InvertedResidual::InvertedResidual(const Scope& scope, int64_t in, int64_t out, int64_t stride, int64_t expand,
+                                   int64_t dilation)
     : shortcut_(stride == 1 && in == out),
       convs_([&] {
         const int64_t hidden = in * expand;
@@ -114,6 +133,8 @@ Value dropout(Builder& b, const std::string& path, Value x, double p, bool whole
   return dropout(x, p, whole_channels);
 }
 
-Value resize_to(Value x, Value like, bool align_corners) { return resize_bilinear(x, like.shape()[2], like.shape()[3], align_corners); }
+Value resize_to(Value x, Value like, bool align_corners) {
+  return resize_bilinear(x, like.shape()[2], like.shape()[3], align_corners);
+}
 
 }  // namespace convoy

@@ -51,7 +51,8 @@ struct ConvOptions {
   ConvInit init = ConvInit::kDefault;
 
   /// A square kernel; padding that keeps the size at stride 1 unless given.
-  static ConvOptions square(int64_t kernel, int64_t stride = 1, std::optional<int64_t> pad = {}, int64_t dilation = 1, int64_t groups = 1);
+  static ConvOptions square(int64_t kernel, int64_t stride = 1, std::optional<int64_t> pad = {}, int64_t dilation = 1,
+                            int64_t groups = 1);
   ConvOptions with_bias() const;
   ConvOptions with_init(ConvInit init) const;
 };
@@ -78,14 +79,15 @@ class BatchNorm2d {
   double eps_, momentum_;
 };
 
-/// Registers <path>.weight (out, in) and <path>.bias (out) of a fully connected layer that is part of a backbone's state
-/// but takes no part in segmentation.
+/// Registers <path>.weight (out, in) and <path>.bias (out) of a fully connected layer that is part of a backbone's
+/// state but takes no part in segmentation.
 void register_linear(const Scope& scope, int64_t in, int64_t out);
 
 /// Convolution, batch norm and activation under the reference's names <path>.conv and <path>.bn.
 class ConvBnAct {
  public:
-  ConvBnAct(const Scope& scope, int64_t in, int64_t out, const ConvOptions& options, Activation act = Activation::kRelu);
+  ConvBnAct(const Scope& scope, int64_t in, int64_t out, const ConvOptions& options,
+            Activation act = Activation::kRelu);
   Value operator()(Builder& b, Value x) const;
 
  private:

@@ -26,7 +26,8 @@ class SpatialPath {
 class AttentionRefinement {
  public:
   AttentionRefinement(const Scope& s, int64_t in)
-      : conv3x3_(s / "conv3x3", in, kWidth, ConvOptions::square(3)), attention_(s / "channel_attention" / 1, kWidth, kWidth, ConvOptions::square(1)) {}
+      : conv3x3_(s / "conv3x3", in, kWidth, ConvOptions::square(3)),
+        attention_(s / "channel_attention" / 1, kWidth, kWidth, ConvOptions::square(1)) {}
   Value operator()(Builder& b, Value x) const {
     x = conv3x3_(b, x);
     return mul_channel(x, sigmoid(attention_(b, global_avg_pool(x))));
@@ -81,7 +82,9 @@ class FeatureFusion {
 class Head {
  public:
   Head(const Scope& s, int64_t in, int64_t inner, int64_t classes)
-      : path_(s.path), conv_(s / "block" / 0, in, inner, ConvOptions::square(3)), classify_(s / "block" / 2, inner, classes, ConvOptions::square(1).with_bias()) {}
+      : path_(s.path),
+        conv_(s / "block" / 0, in, inner, ConvOptions::square(3)),
+        classify_(s / "block" / 2, inner, classes, ConvOptions::square(1).with_bias()) {}
   Value operator()(Builder& b, Value x) const { return classify_(b, dropout(b, path_ + ".block.1", conv_(b, x), 0.1)); }
 
  private:
@@ -133,6 +136,8 @@ class BiSeNet : public Network {
 
 }  // namespace
 
-std::unique_ptr<Network> make_bisenet(const NetworkOptions& options, const Scope& scope) { return std::make_unique<BiSeNet>(options, scope); }
+std::unique_ptr<Network> make_bisenet(const NetworkOptions& options, const Scope& scope) {
+  return std::make_unique<BiSeNet>(options, scope);
+}
 
 }  // namespace convoy

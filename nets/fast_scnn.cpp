@@ -9,7 +9,9 @@ namespace {
 class LearningToDownsample {
  public:
   explicit LearningToDownsample(const Scope& s)
-      : conv_(s / "conv", 3, 32, ConvOptions::square(3, 2, 0)), dsconv1_(s / "dsconv1", 32, 48, 2), dsconv2_(s / "dsconv2", 48, 64, 2) {}
+      : conv_(s / "conv", 3, 32, ConvOptions::square(3, 2, 0)),
+        dsconv1_(s / "dsconv1", 32, 48, 2),
+        dsconv2_(s / "dsconv2", 48, 64, 2) {}
   Value operator()(Builder& b, Value x) const { return dsconv2_(b, dsconv1_(b, conv_(b, x))); }
 
  private:
@@ -21,11 +23,13 @@ class LearningToDownsample {
 class PyramidPooling {
  public:
   PyramidPooling(const Scope& s, int64_t in) {
-    for (size_t i = 0; i < std::size(kBins); ++i) convs_.emplace_back(s / "convs" / static_cast<int>(i), in, in / 4, ConvOptions::square(1));
+    for (size_t i = 0; i < std::size(kBins); ++i)
+      convs_.emplace_back(s / "convs" / static_cast<int>(i), in, in / 4, ConvOptions::square(1));
   }
   Value operator()(Builder& b, Value x) const {
     std::vector<Value> parts{x};
-    for (size_t i = 0; i < std::size(kBins); ++i) parts.push_back(resize_to(convs_[i](b, adaptive_avg_pool2d(x, kBins[i], kBins[i])), x));
+    for (size_t i = 0; i < std::size(kBins); ++i)
+      parts.push_back(resize_to(convs_[i](b, adaptive_avg_pool2d(x, kBins[i], kBins[i])), x));
     return concat(parts);
   }
 
@@ -87,8 +91,13 @@ class FeatureFusion {
 class Classifier {
  public:
   Classifier(const Scope& s, int64_t classes)
-      : path_(s.path), dsconv1_(s / "dsconv1", 128, 128), dsconv2_(s / "dsconv2", 128, 128), conv_(s / "conv" / 1, 128, classes, ConvOptions::square(1).with_bias()) {}
-  Value operator()(Builder& b, Value x) const { return conv_(b, dropout(b, path_ + ".conv.0", dsconv2_(b, dsconv1_(b, x)), 0.1, true)); }
+      : path_(s.path),
+        dsconv1_(s / "dsconv1", 128, 128),
+        dsconv2_(s / "dsconv2", 128, 128),
+        conv_(s / "conv" / 1, 128, classes, ConvOptions::square(1).with_bias()) {}
+  Value operator()(Builder& b, Value x) const {
+    return conv_(b, dropout(b, path_ + ".conv.0", dsconv2_(b, dsconv1_(b, x)), 0.1, true));
+  }
 
  private:
   std::string path_;
@@ -99,8 +108,13 @@ class Classifier {
 class AuxHead {
  public:
   AuxHead(const Scope& s, int64_t in, int64_t classes)
-      : path_(s.path), conv_(s / 0, in, 32, ConvOptions::square(3)), bn_(s / 1, 32), classify_(s / 4, 32, classes, ConvOptions::square(1).with_bias()) {}
-  Value operator()(Builder& b, Value x) const { return classify_(b, dropout(b, path_ + ".3", relu(bn_(b, conv_(b, x))), 0.1, true)); }
+      : path_(s.path),
+        conv_(s / 0, in, 32, ConvOptions::square(3)),
+        bn_(s / 1, 32),
+        classify_(s / 4, 32, classes, ConvOptions::square(1).with_bias()) {}
+  Value operator()(Builder& b, Value x) const {
+    return classify_(b, dropout(b, path_ + ".3", relu(bn_(b, conv_(b, x))), 0.1, true));
+  }
 
  private:
   std::string path_;
@@ -112,7 +126,10 @@ class AuxHead {
 class FastScnn : public Network {
  public:
   FastScnn(const NetworkOptions& options, const Scope& s)
-      : down_(s / "learning_to_downsample"), global_(s / "global_feature_extractor"), fusion_(s / "feature_fusion"), classifier_(s / "classifier", options.classes) {
+      : down_(s / "learning_to_downsample"),
+        global_(s / "global_feature_extractor"),
+        fusion_(s / "feature_fusion"),
+        classifier_(s / "classifier", options.classes) {
     if (!options.aux) return;
     aux1_.emplace(s / "auxlayer1", 64, options.classes);
     aux2_.emplace(s / "auxlayer2", 128, options.classes);
@@ -145,6 +162,8 @@ class FastScnn : public Network {
 
 }  // namespace
 
-std::unique_ptr<Network> make_fast_scnn(const NetworkOptions& options, const Scope& scope) { return std::make_unique<FastScnn>(options, scope); }
+std::unique_ptr<Network> make_fast_scnn(const NetworkOptions& options, const Scope& scope) {
+  return std::make_unique<FastScnn>(options, scope);
+}
 
 }  // namespace convoy

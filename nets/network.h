@@ -11,10 +11,10 @@ namespace convoy {
 
 /// What a recipe says about a network. Keys of the reference's MODEL section and a few that belong with it.
 struct NetworkOptions {
-  std::string name;           ///< "BiSeNet", "FastSCNN"; any case
-  std::string backbone;       ///< "resnet18"; empty where the network has none
+  std::string name;      ///< "BiSeNet", "FastSCNN"; any case
+  std::string backbone;  ///< "resnet18"; empty where the network has none
   int64_t classes = 19;
-  bool aux = false;           ///< auxiliary heads
+  bool aux = false;  ///< auxiliary heads
   int64_t output_stride = 16;
   double backbone_scale = 1;  ///< widths of the backbone
   double bn_eps_encoder = 1e-5, bn_eps_decoder = 1e-5;

@@ -19,7 +19,8 @@ constexpr Entry kNetworks[] = {
 };
 
 std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return text;
 }
 
@@ -42,7 +43,9 @@ std::unique_ptr<Network> make_network(const NetworkOptions& options, ParamStore&
   CONVOY_CHECK(options.classes > 0, "a network needs at least one class, got {}", options.classes);
   for (const Entry& e : kNetworks)
     if (lower(e.name) == lower(options.name)) {
-      auto network = e.make(options, Scope{.store = store, .path = "", .bn_eps = options.bn_eps_decoder, .bn_momentum = options.bn_momentum});
+      auto network = e.make(
+          options,
+          Scope{.store = store, .path = "", .bn_eps = options.bn_eps_decoder, .bn_momentum = options.bn_momentum});
       store.allocate();
       return network;
     }

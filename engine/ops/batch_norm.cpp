@@ -13,11 +13,15 @@ namespace {
 // bn_apply's inputs.
 enum { kX, kMean, kVar, kWeight, kBias, kResidual };
 
-int64_t values_per_channel(const Shape& x) { return x[0] * x[2] * x[3]; }
+int64_t values_per_channel(const Shape& x) {
+  return x[0] * x[2] * x[3];
+}
 
 std::vector<TensorInfo> infer_stats(const Node& node) {
   const Shape& x = require_image(node, 0);
-  CONVOY_CHECK(values_per_channel(x) >= 2, "batch statistics need at least two values per channel, this map is {}: use a larger batch or crop", x.str());
+  CONVOY_CHECK(values_per_channel(x) >= 2,
+               "batch statistics need at least two values per channel, this map is {}: use a larger batch or crop",
+               x.str());
   return {{DType::kF32, {x[1]}}, {DType::kF32, {x[1]}}};
 }
 
@@ -34,12 +38,18 @@ std::vector<TensorInfo> infer_apply(const Node& node) {
   return {info_of(node.inputs[kX])};
 }
 
-Activation act_of(const Node& node) { return static_cast<Activation>(node.attrs.integer("act")); }
+Activation act_of(const Node& node) {
+  return static_cast<Activation>(node.attrs.integer("act"));
+}
 
 // Inputs (dy, x, mean, var[, y]).
-std::vector<TensorInfo> infer_reduce(const Node& node) { return {info_of(node.inputs[2]), info_of(node.inputs[2])}; }
+std::vector<TensorInfo> infer_reduce(const Node& node) {
+  return {info_of(node.inputs[2]), info_of(node.inputs[2])};
+}
 // Inputs (dy, x, mean, var, weight[, sum_dy, sum_dy_xhat][, y]); outputs dx and the masked dy.
-std::vector<TensorInfo> infer_backward(const Node& node) { return {info_of(node.inputs[0]), info_of(node.inputs[0])}; }
+std::vector<TensorInfo> infer_backward(const Node& node) {
+  return {info_of(node.inputs[0]), info_of(node.inputs[0])};
+}
 
 void grad_apply(GradContext& g) {
   const Node& node = g.node();
@@ -70,12 +80,21 @@ void grad_apply(GradContext& g) {
   if (residual_needed && act != Activation::kNone) g.set(kResidual, {&g.graph, dx.node, 1});
 }
 
-double stats_flops(const Node& n) { return 3.0 * static_cast<double>(n.inputs[0].shape().count()); }
-double apply_flops(const Node& n) { return 4.0 * static_cast<double>(n.inputs[0].shape().count()); }
-double backward_flops(const Node& n) { return 6.0 * static_cast<double>(n.inputs[0].shape().count()); }
+double stats_flops(const Node& n) {
+  return 3.0 * static_cast<double>(n.inputs[0].shape().count());
+}
+double apply_flops(const Node& n) {
+  return 4.0 * static_cast<double>(n.inputs[0].shape().count());
+}
+double backward_flops(const Node& n) {
+  return 6.0 * static_cast<double>(n.inputs[0].shape().count());
+}
 
 Kernel prepare_stats(const PrepareArgs& args) {
-  return {.run = [](const KernelArgs& a) { CONVOY_CPU(bn_stats)(a.in[0], a.out[0].f32(), a.out[1].f32(), static_cast<float*>(a.workspace)); },
+  return {.run =
+              [](const KernelArgs& a) {
+                CONVOY_CPU(bn_stats)(a.in[0], a.out[0].f32(), a.out[1].f32(), static_cast<float*>(a.workspace));
+              },
           .workspace_bytes = static_cast<size_t>(bn_workspace(args.in[0])) * sizeof(float),
           .implementation = "welford"};
 }
@@ -83,9 +102,11 @@ Kernel prepare_stats(const PrepareArgs& args) {
 Kernel prepare_update(const PrepareArgs& args) {
   const int64_t count = args.node.attrs.integer("count"), channels = args.in[0].n;
   const auto momentum = static_cast<float>(args.node.attrs.real("momentum"));
-  return {.run = [=](const KernelArgs& a) {
-            CONVOY_CPU(bn_update_running)(a.in[0].f32(), a.in[1].f32(), count, momentum, a.in[2].f32(), a.in[3].f32(), a.in[4].i64(), channels);
-          },
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CPU(bn_update_running)
+                (a.in[0].f32(), a.in[1].f32(), count, momentum, a.in[2].f32(), a.in[3].f32(), a.in[4].i64(), channels);
+              },
           .implementation = "update"};
 }
 
@@ -93,21 +114,25 @@ Kernel prepare_apply(const PrepareArgs& args) {
   const auto eps = static_cast<float>(args.node.attrs.real("eps"));
   const Activation act = act_of(args.node);
   const bool residual = args.in.size() > kResidual;
-  return {.run = [=](const KernelArgs& a) {
-            CONVOY_CPU(bn_apply)(a.in[kX], residual ? &a.in[kResidual] : nullptr, a.in[kMean].f32(), a.in[kVar].f32(), a.in[kWeight].f32(),
-                                 a.in[kBias].f32(), eps, act, a.out[0]);
-          },
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CPU(bn_apply)
+                (a.in[kX], residual ? &a.in[kResidual] : nullptr, a.in[kMean].f32(), a.in[kVar].f32(),
+                 a.in[kWeight].f32(), a.in[kBias].f32(), eps, act, a.out[0]);
+              },
           .implementation = "fused"};
 }
 
 Kernel prepare_reduce(const PrepareArgs& args) {
   const auto eps = static_cast<float>(args.node.attrs.real("eps"));
   const Activation act = act_of(args.node);
-  return {.run = [=](const KernelArgs& a) {
-            // The second sum may have no reader; the kernel computes both in one pass anyway.
-            CONVOY_CPU(bn_backward_reduce)(a.in[0], act == Activation::kNone ? nullptr : &a.in[4], a.in[1], a.in[2].f32(), a.in[3].f32(), eps, act,
-                                           a.out[0].f32(), a.out[1].f32(), static_cast<float*>(a.workspace));
-          },
+  return {.run =
+              [=](const KernelArgs& a) {
+                // The second sum may have no reader; the kernel computes both in one pass anyway.
+                CONVOY_CPU(bn_backward_reduce)
+                (a.in[0], act == Activation::kNone ? nullptr : &a.in[4], a.in[1], a.in[2].f32(), a.in[3].f32(), eps,
+                 act, a.out[0].f32(), a.out[1].f32(), static_cast<float*>(a.workspace));
+              },
           .workspace_bytes = static_cast<size_t>(bn_workspace(args.in[1])) * sizeof(float),
           .implementation = "chunked sums"};
 }
@@ -117,13 +142,15 @@ Kernel prepare_backward(const PrepareArgs& args) {
   const Activation act = act_of(args.node);
   const bool batch = args.node.attrs.flag("batch_statistics");
   const int64_t count = args.in[1].n * args.in[1].pixels();
-  return {.run = [=](const KernelArgs& a) {
-            const View* y = act == Activation::kNone ? nullptr : &a.in.back();
-            const float* sum_dy = batch ? a.in[5].f32() : nullptr;
-            const float* sum_dy_xhat = batch ? a.in[6].f32() : nullptr;
-            CONVOY_CPU(bn_backward_apply)(a.in[0], y, a.in[1], a.in[2].f32(), a.in[3].f32(), a.in[4].f32(), eps, act, sum_dy, sum_dy_xhat, count,
-                                          a.out[0], a.out[1].data ? &a.out[1] : nullptr);
-          },
+  return {.run =
+              [=](const KernelArgs& a) {
+                const View* y = act == Activation::kNone ? nullptr : &a.in.back();
+                const float* sum_dy = batch ? a.in[5].f32() : nullptr;
+                const float* sum_dy_xhat = batch ? a.in[6].f32() : nullptr;
+                CONVOY_CPU(bn_backward_apply)
+                (a.in[0], y, a.in[1], a.in[2].f32(), a.in[3].f32(), a.in[4].f32(), eps, act, sum_dy, sum_dy_xhat, count,
+                 a.out[0], a.out[1].data ? &a.out[1] : nullptr);
+              },
           .implementation = "fused"};
 }
 
@@ -134,23 +161,36 @@ std::pair<Value, Value> bn_stats(Value x) {
   return {mean, {x.graph, mean.node, 1}};
 }
 
-Value bn_update_running(Value x, Value mean, Value var, Value running_mean, Value running_var, Value num_batches_tracked, double momentum) {
+Value bn_update_running(Value x, Value mean, Value var, Value running_mean, Value running_var,
+                        Value num_batches_tracked, double momentum) {
   return x.graph->append("bn_update_running", {mean, var, running_mean, running_var, num_batches_tracked},
                          {{"momentum", momentum}, {"count", values_per_channel(x.shape())}});
 }
 
 Value bn_apply(Value x, Value mean, Value var, Value weight, Value bias, double eps, bool batch_statistics) {
   return x.graph->append("bn_apply", {x, mean, var, weight, bias},
-                         {{"eps", eps}, {"act", static_cast<int64_t>(Activation::kNone)}, {"batch_statistics", static_cast<int64_t>(batch_statistics)}});
+                         {{"eps", eps},
+                          {"act", static_cast<int64_t>(Activation::kNone)},
+                          {"batch_statistics", static_cast<int64_t>(batch_statistics)}});
 }
 
 std::vector<OpDef> batch_norm_ops() {
   return {
       {.name = "bn_stats", .infer = infer_stats, .flops = stats_flops, .prepare_cpu = prepare_stats},
       {.name = "bn_update_running", .infer = infer_update, .prepare_cpu = prepare_update, .effect = true},
-      {.name = "bn_apply", .infer = infer_apply, .grad = grad_apply, .flops = apply_flops, .prepare_cpu = prepare_apply, .in_place = {kX, kResidual}},
+      {.name = "bn_apply",
+       .infer = infer_apply,
+       .grad = grad_apply,
+       .flops = apply_flops,
+       .prepare_cpu = prepare_apply,
+       .in_place = {kX, kResidual}},
       {.name = "bn_backward_reduce", .infer = infer_reduce, .flops = backward_flops, .prepare_cpu = prepare_reduce},
-      {.name = "bn_backward_apply", .infer = infer_backward, .flops = backward_flops, .prepare_cpu = prepare_backward, .in_place = {0}, .optional_outputs = true},
+      {.name = "bn_backward_apply",
+       .infer = infer_backward,
+       .flops = backward_flops,
+       .prepare_cpu = prepare_backward,
+       .in_place = {0},
+       .optional_outputs = true},
   };
 }
 

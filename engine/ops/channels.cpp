@@ -14,8 +14,8 @@ std::vector<TensorInfo> infer_concat(const Node& node) {
   Shape y = require_image(node, 0);
   for (size_t i = 1; i < node.inputs.size(); ++i) {
     const Shape& x = require_image(node, i);
-    CONVOY_CHECK(x[0] == y[0] && x[2] == y[2] && x[3] == y[3], "part {} is {}, part 0 {}: only the channels may differ", i, x.str(),
-                 node.inputs[0].shape().str());
+    CONVOY_CHECK(x[0] == y[0] && x[2] == y[2] && x[3] == y[3], "part {} is {}, part 0 {}: only the channels may differ",
+                 i, x.str(), node.inputs[0].shape().str());
     y[1] += x[1];
   }
   return {{DType::kF32, y}};
@@ -24,7 +24,8 @@ std::vector<TensorInfo> infer_concat(const Node& node) {
 std::vector<TensorInfo> infer_slice(const Node& node) {
   const Shape& x = require_image(node, 0);
   const int64_t first = node.attrs.integer("first"), count = node.attrs.integer("count");
-  CONVOY_CHECK(first >= 0 && count > 0 && first + count <= x[1], "channels {}..{} do not lie in {}", first, first + count, x.str());
+  CONVOY_CHECK(first >= 0 && count > 0 && first + count <= x[1], "channels {}..{} do not lie in {}", first,
+               first + count, x.str());
   return {{DType::kF32, {x[0], count, x[2], x[3]}}};
 }
 
@@ -42,9 +43,12 @@ void grad_concat(GradContext& g) {
   }
 }
 void grad_slice(GradContext& g) {
-  g.set(0, g.graph.append("pad_channels", {g.d_output()}, {{"first", g.node().attrs.integer("first")}, {"total", g.input(0).shape()[1]}}));
+  g.set(0, g.graph.append("pad_channels", {g.d_output()},
+                          {{"first", g.node().attrs.integer("first")}, {"total", g.input(0).shape()[1]}}));
 }
-void grad_pad(GradContext& g) { g.set(0, slice_channels(g.d_output(), g.node().attrs.integer("first"), g.input(0).shape()[1])); }
+void grad_pad(GradContext& g) {
+  g.set(0, slice_channels(g.d_output(), g.node().attrs.integer("first"), g.input(0).shape()[1]));
+}
 
 // A part that does not start at a whole block would have to be shifted between lanes: such nodes work in nchw.
 void layout_by_alignment(LayoutChoice& c, bool aligned) {
@@ -61,7 +65,9 @@ void layout_concat(LayoutChoice& c) {
   }
   layout_by_alignment(c, aligned);
 }
-void layout_first(LayoutChoice& c) { layout_by_alignment(c, c.node.attrs.integer("first") % cpu::channel_block() == 0); }
+void layout_first(LayoutChoice& c) {
+  layout_by_alignment(c, c.node.attrs.integer("first") % cpu::channel_block() == 0);
+}
 
 View channels_of(const View& whole, int64_t first, int64_t count) {
   View part = whole;
@@ -75,29 +81,34 @@ void copy_unless_there(const View& from, const View& to) {
 }
 
 Kernel prepare_concat(const PrepareArgs&) {
-  return {.run = [](const KernelArgs& a) {
-            int64_t first = 0;
-            for (const View& part : a.in) {
-              copy_unless_there(part, channels_of(a.out[0], first, part.c));
-              first += part.c;
-            }
-          },
+  return {.run =
+              [](const KernelArgs& a) {
+                int64_t first = 0;
+                for (const View& part : a.in) {
+                  copy_unless_there(part, channels_of(a.out[0], first, part.c));
+                  first += part.c;
+                }
+              },
           .implementation = "view or copy"};
 }
 Kernel prepare_slice(const PrepareArgs& args) {
   const int64_t first = args.node.attrs.integer("first");
-  return {.run = [=](const KernelArgs& a) { copy_unless_there(channels_of(a.in[0], first, a.out[0].c), a.out[0]); }, .implementation = "view or copy"};
+  return {.run = [=](const KernelArgs& a) { copy_unless_there(channels_of(a.in[0], first, a.out[0].c), a.out[0]); },
+          .implementation = "view or copy"};
 }
 Kernel prepare_pad(const PrepareArgs& args) {
   const int64_t first = args.node.attrs.integer("first");
-  return {.run = [=](const KernelArgs& a) {
-            CONVOY_CPU(fill)(a.out[0], 0.0f);
-            CONVOY_CPU(reorder)(a.in[0], channels_of(a.out[0], first, a.in[0].c));
-          },
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CPU(fill)(a.out[0], 0.0f);
+                CONVOY_CPU(reorder)(a.in[0], channels_of(a.out[0], first, a.in[0].c));
+              },
           .implementation = "copy"};
 }
 
-double no_flops(const Node&) { return 0; }
+double no_flops(const Node&) {
+  return 0;
+}
 
 }  // namespace
 
@@ -105,13 +116,30 @@ Value concat(const std::vector<Value>& parts) {
   CONVOY_CHECK(!parts.empty(), "a concat needs at least one part");
   return parts[0].graph->append("concat", parts);
 }
-Value slice_channels(Value x, int64_t first, int64_t count) { return x.graph->append("slice_channels", {x}, {{"first", first}, {"count", count}}); }
+Value slice_channels(Value x, int64_t first, int64_t count) {
+  return x.graph->append("slice_channels", {x}, {{"first", first}, {"count", count}});
+}
 
 std::vector<OpDef> channel_ops() {
   return {
-      {.name = "concat", .infer = infer_concat, .grad = grad_concat, .flops = no_flops, .layout = layout_concat, .prepare_cpu = prepare_concat},
-      {.name = "slice_channels", .infer = infer_slice, .grad = grad_slice, .flops = no_flops, .layout = layout_first, .prepare_cpu = prepare_slice},
-      {.name = "pad_channels", .infer = infer_pad, .grad = grad_pad, .flops = no_flops, .layout = layout_first, .prepare_cpu = prepare_pad},
+      {.name = "concat",
+       .infer = infer_concat,
+       .grad = grad_concat,
+       .flops = no_flops,
+       .layout = layout_concat,
+       .prepare_cpu = prepare_concat},
+      {.name = "slice_channels",
+       .infer = infer_slice,
+       .grad = grad_slice,
+       .flops = no_flops,
+       .layout = layout_first,
+       .prepare_cpu = prepare_slice},
+      {.name = "pad_channels",
+       .infer = infer_pad,
+       .grad = grad_pad,
+       .flops = no_flops,
+       .layout = layout_first,
+       .prepare_cpu = prepare_pad},
   };
 }
 

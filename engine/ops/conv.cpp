@@ -13,13 +13,18 @@ namespace convoy {
 namespace {
 
 Attrs to_attrs(const Conv2dOptions& o) {
-  return {{"stride_h", o.stride_h}, {"stride_w", o.stride_w},     {"pad_h", o.pad_h},           {"pad_w", o.pad_w},
+  return {{"stride_h", o.stride_h},     {"stride_w", o.stride_w},     {"pad_h", o.pad_h},  {"pad_w", o.pad_w},
           {"dilation_h", o.dilation_h}, {"dilation_w", o.dilation_w}, {"groups", o.groups}};
 }
 
 Conv2dParams params_of(const Attrs& a) {
-  return {.stride_h = a.integer("stride_h"),     .stride_w = a.integer("stride_w"),     .pad_h = a.integer("pad_h"), .pad_w = a.integer("pad_w"),
-          .dilation_h = a.integer("dilation_h"), .dilation_w = a.integer("dilation_w"), .groups = a.integer("groups")};
+  return {.stride_h = a.integer("stride_h"),
+          .stride_w = a.integer("stride_w"),
+          .pad_h = a.integer("pad_h"),
+          .pad_w = a.integer("pad_w"),
+          .dilation_h = a.integer("dilation_h"),
+          .dilation_w = a.integer("dilation_w"),
+          .groups = a.integer("groups")};
 }
 
 std::vector<TensorInfo> infer_conv(const Node& node) {
@@ -28,28 +33,43 @@ std::vector<TensorInfo> infer_conv(const Node& node) {
   const Conv2dParams p = params_of(node.attrs);
   CONVOY_CHECK(w.rank() == 4, "the weight must be (K,C/groups,kh,kw), it is {}", w.str());
   CONVOY_CHECK(p.groups > 0 && x[1] % p.groups == 0 && w[0] % p.groups == 0 && w[1] == x[1] / p.groups,
-               "the input has {} channels in {} groups, the weight {} takes {} per group", x[1], p.groups, w.str(), w[1]);
+               "the input has {} channels in {} groups, the weight {} takes {} per group", x[1], p.groups, w.str(),
+               w[1]);
   if (node.inputs.size() > 2) require_shape(node, 2, {w[0]});
   const int64_t oh = conv_extent(x[2], w[2], p.stride_h, p.pad_h, p.dilation_h);
   const int64_t ow = conv_extent(x[3], w[3], p.stride_w, p.pad_w, p.dilation_w);
-  CONVOY_CHECK(oh > 0 && ow > 0, "a {}x{} map is too small for a {}x{} kernel with dilation {}x{} and padding {}x{}", x[2], x[3], w[2], w[3],
-               p.dilation_h, p.dilation_w, p.pad_h, p.pad_w);
+  CONVOY_CHECK(oh > 0 && ow > 0, "a {}x{} map is too small for a {}x{} kernel with dilation {}x{} and padding {}x{}",
+               x[2], x[3], w[2], w[3], p.dilation_h, p.dilation_w, p.pad_h, p.pad_w);
   return {{DType::kF32, {x[0], w[0], oh, ow}}};
 }
 
-double flops_of(int64_t outputs, const Shape& w) { return 2.0 * static_cast<double>(outputs) * static_cast<double>(w[1] * w[2] * w[3]); }
-double conv_flops(const Node& n) { return flops_of(n.outputs[0].shape.count(), n.inputs[1].shape()); }
+double flops_of(int64_t outputs, const Shape& w) {
+  return 2.0 * static_cast<double>(outputs) * static_cast<double>(w[1] * w[2] * w[3]);
+}
+double conv_flops(const Node& n) {
+  return flops_of(n.outputs[0].shape.count(), n.inputs[1].shape());
+}
 
 // The gradients carry the shape of what they compute, since it cannot be told from their inputs.
 Attrs with_shape(Attrs attrs, const Shape& shape) {
   for (int i = 0; i < 4; ++i) attrs.set(std::string("d") + std::to_string(i), shape[i]);
   return attrs;
 }
-Shape shape_in(const Attrs& a) { return {a.integer("d0"), a.integer("d1"), a.integer("d2"), a.integer("d3")}; }
-std::vector<TensorInfo> infer_from_attrs(const Node& node) { return {{DType::kF32, shape_in(node.attrs)}}; }
-std::vector<TensorInfo> infer_bias_grad(const Node& node) { return {{DType::kF32, {node.inputs[0].shape()[1]}}}; }
-double backward_data_flops(const Node& n) { return flops_of(n.inputs[0].shape().count(), n.inputs[1].shape()); }
-double backward_weights_flops(const Node& n) { return flops_of(n.inputs[1].shape().count(), n.outputs[0].shape); }
+Shape shape_in(const Attrs& a) {
+  return {a.integer("d0"), a.integer("d1"), a.integer("d2"), a.integer("d3")};
+}
+std::vector<TensorInfo> infer_from_attrs(const Node& node) {
+  return {{DType::kF32, shape_in(node.attrs)}};
+}
+std::vector<TensorInfo> infer_bias_grad(const Node& node) {
+  return {{DType::kF32, {node.inputs[0].shape()[1]}}};
+}
+double backward_data_flops(const Node& n) {
+  return flops_of(n.inputs[0].shape().count(), n.inputs[1].shape());
+}
+double backward_weights_flops(const Node& n) {
+  return flops_of(n.inputs[1].shape().count(), n.outputs[0].shape);
+}
 
 void grad_conv(GradContext& g) {
   const Value x = g.input(0), w = g.input(1), dy = g.d_output();
@@ -69,7 +89,9 @@ void layout_forward(LayoutChoice& c) {
   c.in[0] = input_layout(c.node, 0, c.in[0]);
   for (size_t i = 1; i < c.in.size(); ++i) c.in[i] = Layout::kNchw;
 }
-void layout_backward_data(LayoutChoice& c) { c.in = {Layout::kBlocked, Layout::kNchw}; }
+void layout_backward_data(LayoutChoice& c) {
+  c.in = {Layout::kBlocked, Layout::kNchw};
+}
 void layout_backward_weights(LayoutChoice& c) {
   c.in = {input_layout(c.node, 0, c.in[0]), Layout::kBlocked};
   c.out = {Layout::kNchw};
@@ -79,8 +101,8 @@ bool is_depthwise(const Conv2dParams& p, const View& x, const View& y, int64_t k
   return p.groups > 1 && p.groups == x.c && y.c == x.c && x.layout == Layout::kBlocked && kh * kw <= kMaxDepthwiseTaps;
 }
 
-std::shared_ptr<OneDnnConv> onednn(OneDnnConv::Direction direction, const View& x, const View& y, int64_t kh, int64_t kw, const Conv2dParams& p,
-                                   bool bias, const Context& context) {
+std::shared_ptr<OneDnnConv> onednn(OneDnnConv::Direction direction, const View& x, const View& y, int64_t kh,
+                                   int64_t kw, const Conv2dParams& p, bool bias, const Context& context) {
   if (context.options().direct_conv) return nullptr;
   return OneDnnConv::create(direction, x, y, kh, kw, p, bias, context.threads());
 }
@@ -91,19 +113,23 @@ Kernel prepare_conv(const PrepareArgs& args) {
   const int64_t kh = w[2], kw = w[3];
   const bool bias = args.in.size() > 2;
   if (is_depthwise(p, args.in[0], args.out[0], kh, kw))
-    return {.run = [=](const KernelArgs& a) {
-              CONVOY_CPU(depthwise)(a.in[0], a.in[1].f32(), kh, kw, bias ? a.in[2].f32() : nullptr, p, a.out[0]);
-            },
+    return {.run =
+                [=](const KernelArgs& a) {
+                  CONVOY_CPU(depthwise)(a.in[0], a.in[1].f32(), kh, kw, bias ? a.in[2].f32() : nullptr, p, a.out[0]);
+                },
             .implementation = "depthwise"};
   if (const auto conv = onednn(OneDnnConv::Direction::kForward, args.in[0], args.out[0], kh, kw, p, bias, args.context))
-    return {.run = [=](const KernelArgs& a) {
-              conv->forward(a.in[0].f32(), a.in[1].f32(), bias ? a.in[2].f32() : nullptr, a.out[0].f32(), a.workspace);
-            },
+    return {.run =
+                [=](const KernelArgs& a) {
+                  conv->forward(a.in[0].f32(), a.in[1].f32(), bias ? a.in[2].f32() : nullptr, a.out[0].f32(),
+                                a.workspace);
+                },
             .workspace_bytes = conv->workspace_bytes(),
             .implementation = conv->implementation()};
-  return {.run = [=](const KernelArgs& a) {
-            CONVOY_CPU(conv2d_direct)(a.in[0], a.in[1].f32(), kh, kw, bias ? a.in[2].f32() : nullptr, p, a.out[0]);
-          },
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CPU(conv2d_direct)(a.in[0], a.in[1].f32(), kh, kw, bias ? a.in[2].f32() : nullptr, p, a.out[0]);
+              },
           .implementation = "direct"};
 }
 
@@ -112,13 +138,23 @@ Kernel prepare_backward_data(const PrepareArgs& args) {
   const Shape& w = args.node.inputs[1].shape();
   const int64_t kh = w[2], kw = w[3];
   if (is_depthwise(p, args.out[0], args.in[0], kh, kw))
-    return {.run = [=](const KernelArgs& a) { CONVOY_CPU(depthwise_backward_data)(a.in[0], a.in[1].f32(), kh, kw, p, a.out[0]); },
+    return {.run =
+                [=](const KernelArgs& a) {
+                  CONVOY_CPU(depthwise_backward_data)(a.in[0], a.in[1].f32(), kh, kw, p, a.out[0]);
+                },
             .implementation = "depthwise"};
-  if (const auto conv = onednn(OneDnnConv::Direction::kBackwardData, args.out[0], args.in[0], kh, kw, p, false, args.context))
-    return {.run = [=](const KernelArgs& a) { conv->backward_data(a.in[0].f32(), a.in[1].f32(), a.out[0].f32(), a.workspace); },
+  if (const auto conv =
+          onednn(OneDnnConv::Direction::kBackwardData, args.out[0], args.in[0], kh, kw, p, false, args.context))
+    return {.run =
+                [=](const KernelArgs& a) {
+                  conv->backward_data(a.in[0].f32(), a.in[1].f32(), a.out[0].f32(), a.workspace);
+                },
             .workspace_bytes = conv->workspace_bytes(),
             .implementation = conv->implementation()};
-  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(conv2d_direct_backward_data)(a.in[0], a.in[1].f32(), kh, kw, p, a.out[0]); },
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CPU(conv2d_direct_backward_data)(a.in[0], a.in[1].f32(), kh, kw, p, a.out[0]);
+              },
           .implementation = "direct"};
 }
 
@@ -127,21 +163,32 @@ Kernel prepare_backward_weights(const PrepareArgs& args) {
   const Shape w = args.node.outputs[0].shape;
   const int64_t kh = w[2], kw = w[3];
   if (is_depthwise(p, args.in[0], args.in[1], kh, kw))
-    return {.run = [=](const KernelArgs& a) {
-              CONVOY_CPU(depthwise_backward_weights)(a.in[0], a.in[1], kh, kw, p, a.out[0].f32(), static_cast<float*>(a.workspace));
-            },
+    return {.run =
+                [=](const KernelArgs& a) {
+                  CONVOY_CPU(depthwise_backward_weights)
+                  (a.in[0], a.in[1], kh, kw, p, a.out[0].f32(), static_cast<float*>(a.workspace));
+                },
             .workspace_bytes = depthwise_workspace_bytes(args.in[1], kh, kw),
             .implementation = "depthwise"};
-  if (const auto conv = onednn(OneDnnConv::Direction::kBackwardWeights, args.in[0], args.in[1], kh, kw, p, false, args.context))
-    return {.run = [=](const KernelArgs& a) { conv->backward_weights(a.in[0].f32(), a.in[1].f32(), a.out[0].f32(), a.workspace); },
+  if (const auto conv =
+          onednn(OneDnnConv::Direction::kBackwardWeights, args.in[0], args.in[1], kh, kw, p, false, args.context))
+    return {.run =
+                [=](const KernelArgs& a) {
+                  conv->backward_weights(a.in[0].f32(), a.in[1].f32(), a.out[0].f32(), a.workspace);
+                },
             .workspace_bytes = conv->workspace_bytes(),
             .implementation = conv->implementation()};
-  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(conv2d_direct_backward_weights)(a.in[0], a.in[1], kh, kw, p, a.out[0].f32()); },
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CPU(conv2d_direct_backward_weights)(a.in[0], a.in[1], kh, kw, p, a.out[0].f32());
+              },
           .implementation = "direct"};
 }
 
 Kernel prepare_backward_bias(const PrepareArgs&) {
-  return {.run = [](const KernelArgs& a) { CONVOY_CPU(conv2d_backward_bias)(a.in[0], a.out[0].f32()); }, .implementation = "sum"};
+  return {.run = [](const KernelArgs& a) { CONVOY_CPU(conv2d_backward_bias)
+                                           (a.in[0], a.out[0].f32()); },
+          .implementation = "sum"};
 }
 
 }  // namespace
@@ -154,11 +201,25 @@ Value conv2d(Value x, Value weight, Value bias, const Conv2dOptions& options) {
 
 std::vector<OpDef> conv_ops() {
   return {
-      {.name = "conv2d", .infer = infer_conv, .grad = grad_conv, .flops = conv_flops, .layout = layout_forward, .prepare_cpu = prepare_conv, .takes_slices = false},
-      {.name = "conv2d_backward_data", .infer = infer_from_attrs, .flops = backward_data_flops, .layout = layout_backward_data,
-       .prepare_cpu = prepare_backward_data, .takes_slices = false},
-      {.name = "conv2d_backward_weights", .infer = infer_from_attrs, .flops = backward_weights_flops, .layout = layout_backward_weights,
-       .prepare_cpu = prepare_backward_weights, .takes_slices = false},
+      {.name = "conv2d",
+       .infer = infer_conv,
+       .grad = grad_conv,
+       .flops = conv_flops,
+       .layout = layout_forward,
+       .prepare_cpu = prepare_conv,
+       .takes_slices = false},
+      {.name = "conv2d_backward_data",
+       .infer = infer_from_attrs,
+       .flops = backward_data_flops,
+       .layout = layout_backward_data,
+       .prepare_cpu = prepare_backward_data,
+       .takes_slices = false},
+      {.name = "conv2d_backward_weights",
+       .infer = infer_from_attrs,
+       .flops = backward_weights_flops,
+       .layout = layout_backward_weights,
+       .prepare_cpu = prepare_backward_weights,
+       .takes_slices = false},
       {.name = "conv2d_backward_bias", .infer = infer_bias_grad, .prepare_cpu = prepare_backward_bias},
   };
 }

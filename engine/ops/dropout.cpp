@@ -10,15 +10,20 @@ namespace convoy {
 
 namespace {
 
-void grad_dropout(GradContext& g) { g.set(0, g.graph.append("dropout", {g.d_output()}, g.node().attrs)); }
+void grad_dropout(GradContext& g) {
+  g.set(0, g.graph.append("dropout", {g.d_output()}, g.node().attrs));
+}
 
 Kernel prepare_dropout(const PrepareArgs& args) {
   const auto p = static_cast<float>(args.node.attrs.real("p"));
   const bool whole_channels = args.node.attrs.flag("whole_channels");
   const auto key = static_cast<uint64_t>(args.node.attrs.integer("key"));
-  return {.run = [=](const KernelArgs& a) {
-            CONVOY_CPU(dropout)(a.in[0], p, mix(a.step.seed, key), static_cast<uint64_t>(a.step.global_step), a.step.first_slot, whole_channels, a.out[0]);
-          },
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CPU(dropout)
+                (a.in[0], p, mix(a.step.seed, key), static_cast<uint64_t>(a.step.global_step), a.step.first_slot,
+                 whole_channels, a.out[0]);
+              },
           .implementation = "philox"};
 }
 
@@ -28,11 +33,17 @@ Value dropout(Value x, double p, bool whole_channels) {
   CONVOY_CHECK(p >= 0 && p <= 1, "{}: a dropout probability lies between 0 and 1, not {}", x.graph->scope(), p);
   Graph& graph = *x.graph;
   const uint64_t key = mix(fnv1a(graph.scope()), static_cast<uint64_t>(graph.next_call_index()));
-  return graph.append("dropout", {x}, {{"p", p}, {"whole_channels", static_cast<int64_t>(whole_channels)}, {"key", static_cast<int64_t>(key)}});
+  return graph.append(
+      "dropout", {x},
+      {{"p", p}, {"whole_channels", static_cast<int64_t>(whole_channels)}, {"key", static_cast<int64_t>(key)}});
 }
 
 std::vector<OpDef> dropout_ops() {
-  return {{.name = "dropout", .infer = infer_like_first, .grad = grad_dropout, .prepare_cpu = prepare_dropout, .in_place = {0}}};
+  return {{.name = "dropout",
+           .infer = infer_like_first,
+           .grad = grad_dropout,
+           .prepare_cpu = prepare_dropout,
+           .in_place = {0}}};
 }
 
 }  // namespace convoy

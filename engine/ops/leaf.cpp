@@ -7,16 +7,21 @@ namespace convoy {
 
 namespace {
 
-std::vector<TensorInfo> infer_leaf(const Node& node) { return node.outputs; }
+std::vector<TensorInfo> infer_leaf(const Node& node) {
+  return node.outputs;
+}
 
-std::vector<TensorInfo> infer_nothing(const Node&) { return {}; }
+std::vector<TensorInfo> infer_nothing(const Node&) {
+  return {};
+}
 
 /// Runs only where the gradient was not produced in the gradient store: the engine binds output 0 to the slot.
 Kernel prepare_store(const PrepareArgs& args) {
   const size_t bytes = dense_bytes(args.in[0]);
-  return {.run = [bytes](const KernelArgs& a) {
-            if (a.out[0].data != a.in[0].data) std::memcpy(a.out[0].data, a.in[0].data, bytes);
-          },
+  return {.run =
+              [bytes](const KernelArgs& a) {
+                if (a.out[0].data != a.in[0].data) std::memcpy(a.out[0].data, a.in[0].data, bytes);
+              },
           .implementation = "view"};
 }
 
@@ -24,8 +29,14 @@ Kernel prepare_store(const PrepareArgs& args) {
 
 std::vector<OpDef> leaf_ops() {
   std::vector<OpDef> ops;
-  for (const char* name : {"input", "constant", "parameter", "buffer"}) ops.push_back({.name = name, .infer = infer_leaf});
-  ops.push_back({.name = "store_gradient", .infer = infer_nothing, .layout = layout_plain, .prepare_cpu = prepare_store, .takes_slices = false, .effect = true});
+  for (const char* name : {"input", "constant", "parameter", "buffer"})
+    ops.push_back({.name = name, .infer = infer_leaf});
+  ops.push_back({.name = "store_gradient",
+                 .infer = infer_nothing,
+                 .layout = layout_plain,
+                 .prepare_cpu = prepare_store,
+                 .takes_slices = false,
+                 .effect = true});
   return ops;
 }
 

@@ -10,15 +10,23 @@ namespace convoy {
 namespace {
 
 Attrs to_attrs(const PoolOptions& o) {
-  return {{"kernel_h", o.kernel_h}, {"kernel_w", o.kernel_w}, {"stride_h", o.stride_h},
-          {"stride_w", o.stride_w}, {"pad_h", o.pad_h},       {"pad_w", o.pad_w},
-          {"ceil", static_cast<int64_t>(o.ceil_mode)},        {"include_pad", static_cast<int64_t>(o.count_include_pad)}};
+  return {{"kernel_h", o.kernel_h},
+          {"kernel_w", o.kernel_w},
+          {"stride_h", o.stride_h},
+          {"stride_w", o.stride_w},
+          {"pad_h", o.pad_h},
+          {"pad_w", o.pad_w},
+          {"ceil", static_cast<int64_t>(o.ceil_mode)},
+          {"include_pad", static_cast<int64_t>(o.count_include_pad)}};
 }
 
 Pool2d pool_of(const Attrs& a) {
-  return {.kernel_h = static_cast<int>(a.integer("kernel_h")), .kernel_w = static_cast<int>(a.integer("kernel_w")),
-          .stride_h = static_cast<int>(a.integer("stride_h")), .stride_w = static_cast<int>(a.integer("stride_w")),
-          .pad_h = static_cast<int>(a.integer("pad_h")),       .pad_w = static_cast<int>(a.integer("pad_w")),
+  return {.kernel_h = static_cast<int>(a.integer("kernel_h")),
+          .kernel_w = static_cast<int>(a.integer("kernel_w")),
+          .stride_h = static_cast<int>(a.integer("stride_h")),
+          .stride_w = static_cast<int>(a.integer("stride_w")),
+          .pad_h = static_cast<int>(a.integer("pad_h")),
+          .pad_w = static_cast<int>(a.integer("pad_w")),
           .count_include_pad = a.flag("include_pad")};
 }
 
@@ -33,9 +41,11 @@ Shape pooled_shape(const Node& node) {
   const Shape& x = require_image(node, 0);
   const Attrs& a = node.attrs;
   CONVOY_CHECK(2 * a.integer("pad_h") <= a.integer("kernel_h") && 2 * a.integer("pad_w") <= a.integer("kernel_w"),
-               "padding {}x{} is more than half of the window {}x{}", a.integer("pad_h"), a.integer("pad_w"), a.integer("kernel_h"), a.integer("kernel_w"));
-  CONVOY_CHECK(x[2] + 2 * a.integer("pad_h") >= a.integer("kernel_h") && x[3] + 2 * a.integer("pad_w") >= a.integer("kernel_w"),
-               "the map {} is smaller than the window {}x{}", x.str(), a.integer("kernel_h"), a.integer("kernel_w"));
+               "padding {}x{} is more than half of the window {}x{}", a.integer("pad_h"), a.integer("pad_w"),
+               a.integer("kernel_h"), a.integer("kernel_w"));
+  CONVOY_CHECK(
+      x[2] + 2 * a.integer("pad_h") >= a.integer("kernel_h") && x[3] + 2 * a.integer("pad_w") >= a.integer("kernel_w"),
+      "the map {} is smaller than the window {}x{}", x.str(), a.integer("kernel_h"), a.integer("kernel_w"));
   return {x[0], x[1], pooled(x[2], a.integer("kernel_h"), a.integer("stride_h"), a.integer("pad_h"), a.flag("ceil")),
           pooled(x[3], a.integer("kernel_w"), a.integer("stride_w"), a.integer("pad_w"), a.flag("ceil"))};
 }
@@ -44,7 +54,9 @@ std::vector<TensorInfo> infer_max(const Node& node) {
   const Shape y = pooled_shape(node);
   return {{DType::kF32, y}, {DType::kI32, y}};
 }
-std::vector<TensorInfo> infer_avg(const Node& node) { return {{DType::kF32, pooled_shape(node)}}; }
+std::vector<TensorInfo> infer_avg(const Node& node) {
+  return {{DType::kF32, pooled_shape(node)}};
+}
 std::vector<TensorInfo> infer_adaptive(const Node& node) {
   const Shape& x = require_image(node, 0);
   return {{DType::kF32, {x[0], x[1], node.attrs.integer("out_h"), node.attrs.integer("out_w")}}};
@@ -60,7 +72,8 @@ Attrs with_input_size(Attrs attrs, const Shape& x) {
   return attrs;
 }
 void grad_max(GradContext& g) {
-  g.set(0, g.graph.append("max_pool2d_backward", {g.d_output(), g.output(1)}, with_input_size(g.node().attrs, g.input(0).shape())));
+  g.set(0, g.graph.append("max_pool2d_backward", {g.d_output(), g.output(1)},
+                          with_input_size(g.node().attrs, g.input(0).shape())));
 }
 void grad_avg(GradContext& g) {
   g.set(0, g.graph.append("avg_pool2d_backward", {g.d_output()}, with_input_size(g.node().attrs, g.input(0).shape())));
@@ -80,26 +93,39 @@ double window_flops(const Node& n) {
 
 Kernel prepare_max(const PrepareArgs& args) {
   const Pool2d pool = pool_of(args.node.attrs);
-  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(max_pool)(a.in[0], pool, a.out[0], a.out[1].data ? &a.out[1] : nullptr); },
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CPU(max_pool)(a.in[0], pool, a.out[0], a.out[1].data ? &a.out[1] : nullptr);
+              },
           .implementation = "max"};
 }
 Kernel prepare_max_backward(const PrepareArgs& args) {
   const Pool2d pool = pool_of(args.node.attrs);
-  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(max_pool_backward)(a.in[0], a.in[1], pool, a.out[0]); }, .implementation = "gather"};
+  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(max_pool_backward)
+                                            (a.in[0], a.in[1], pool, a.out[0]); },
+          .implementation = "gather"};
 }
 Kernel prepare_avg(const PrepareArgs& args) {
   const Pool2d pool = pool_of(args.node.attrs);
-  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(avg_pool)(a.in[0], pool, a.out[0]); }, .implementation = "average"};
+  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(avg_pool)
+                                            (a.in[0], pool, a.out[0]); },
+          .implementation = "average"};
 }
 Kernel prepare_avg_backward(const PrepareArgs& args) {
   const Pool2d pool = pool_of(args.node.attrs);
-  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(avg_pool_backward)(a.in[0], pool, a.out[0]); }, .implementation = "gather"};
+  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(avg_pool_backward)
+                                            (a.in[0], pool, a.out[0]); },
+          .implementation = "gather"};
 }
 Kernel prepare_adaptive(const PrepareArgs&) {
-  return {.run = [](const KernelArgs& a) { CONVOY_CPU(adaptive_avg_pool)(a.in[0], a.out[0]); }, .implementation = "average"};
+  return {.run = [](const KernelArgs& a) { CONVOY_CPU(adaptive_avg_pool)
+                                           (a.in[0], a.out[0]); },
+          .implementation = "average"};
 }
 Kernel prepare_adaptive_backward(const PrepareArgs&) {
-  return {.run = [](const KernelArgs& a) { CONVOY_CPU(adaptive_avg_pool_backward)(a.in[0], a.out[0]); }, .implementation = "gather"};
+  return {.run = [](const KernelArgs& a) { CONVOY_CPU(adaptive_avg_pool_backward)
+                                           (a.in[0], a.out[0]); },
+          .implementation = "gather"};
 }
 
 }  // namespace
@@ -108,15 +134,26 @@ std::pair<Value, Value> max_pool2d(Value x, const PoolOptions& options) {
   const Value y = x.graph->append("max_pool2d", {x}, to_attrs(options));
   return {y, {x.graph, y.node, 1}};
 }
-Value avg_pool2d(Value x, const PoolOptions& options) { return x.graph->append("avg_pool2d", {x}, to_attrs(options)); }
+Value avg_pool2d(Value x, const PoolOptions& options) {
+  return x.graph->append("avg_pool2d", {x}, to_attrs(options));
+}
 Value adaptive_avg_pool2d(Value x, int64_t out_h, int64_t out_w) {
   return x.graph->append("adaptive_avg_pool2d", {x}, {{"out_h", out_h}, {"out_w", out_w}});
 }
 
 std::vector<OpDef> pool_ops() {
   return {
-      {.name = "max_pool2d", .infer = infer_max, .grad = grad_max, .flops = window_flops, .layout = layout_blocked, .prepare_cpu = prepare_max, .optional_outputs = true},
-      {.name = "max_pool2d_backward", .infer = infer_backward, .layout = layout_blocked, .prepare_cpu = prepare_max_backward},
+      {.name = "max_pool2d",
+       .infer = infer_max,
+       .grad = grad_max,
+       .flops = window_flops,
+       .layout = layout_blocked,
+       .prepare_cpu = prepare_max,
+       .optional_outputs = true},
+      {.name = "max_pool2d_backward",
+       .infer = infer_backward,
+       .layout = layout_blocked,
+       .prepare_cpu = prepare_max_backward},
       {.name = "avg_pool2d", .infer = infer_avg, .grad = grad_avg, .flops = window_flops, .prepare_cpu = prepare_avg},
       {.name = "avg_pool2d_backward", .infer = infer_backward, .prepare_cpu = prepare_avg_backward},
       {.name = "adaptive_avg_pool2d", .infer = infer_adaptive, .grad = grad_adaptive, .prepare_cpu = prepare_adaptive},

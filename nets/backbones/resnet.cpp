@@ -4,7 +4,9 @@ namespace convoy {
 
 namespace {
 
-ConvOptions kaiming(const ConvOptions& options) { return options.with_init(ConvInit::kKaimingFanOut); }
+ConvOptions kaiming(const ConvOptions& options) {
+  return options.with_init(ConvInit::kKaimingFanOut);
+}
 
 std::array<int, 4> blocks_per_stage(const std::string& name) {
   if (name == "resnet18") return {2, 2, 2, 2};
@@ -18,10 +20,14 @@ struct Stage {
 
 std::array<Stage, 4> stages_for(int64_t output_stride) {
   switch (output_stride) {
-    case 32: return {{{1, 1}, {2, 1}, {2, 1}, {2, 1}}};
-    case 16: return {{{1, 1}, {2, 1}, {2, 1}, {1, 2}}};
-    case 8: return {{{1, 1}, {2, 1}, {1, 2}, {1, 4}}};
-    default: fail("a ResNet has output stride 8, 16 or 32, not {}", output_stride);
+    case 32:
+      return {{{1, 1}, {2, 1}, {2, 1}, {2, 1}}};
+    case 16:
+      return {{{1, 1}, {2, 1}, {2, 1}, {1, 2}}};
+    case 8:
+      return {{{1, 1}, {2, 1}, {1, 2}, {1, 4}}};
+    default:
+      fail("a ResNet has output stride 8, 16 or 32, not {}", output_stride);
   }
 }
 
@@ -58,7 +64,8 @@ ResNet::ResNet(const Scope& s, const std::string& name, int64_t output_stride, d
     const int64_t out = channels_[i], dilation = stages[i].dilation;
     for (int k = 0; k < counts[i]; ++k) {
       const int64_t first_dilation = k > 0 ? dilation : dilation == 4 ? 2 : 1;
-      stages_[i].emplace_back(s / ("layer" + std::to_string(i + 1)) / k, in, out, k == 0 ? stages[i].stride : 1, first_dilation, dilation);
+      stages_[i].emplace_back(s / ("layer" + std::to_string(i + 1)) / k, in, out, k == 0 ? stages[i].stride : 1,
+                              first_dilation, dilation);
       in = out;
     }
   }

@@ -15,7 +15,8 @@ static void check(const std::string& name, const ContextOptions& options) {
 }
 
 TEST_CASE("networks have the reference's numbers") {
-  const auto* name = GENERATE("cityscapes_fast_scnn.a.json", "cityscapes_bisenet.a.json", "cityscapes_bisenet_aux.a.json");
+  const auto* name =
+      GENERATE("cityscapes_fast_scnn.a.json", "cityscapes_bisenet.a.json", "cityscapes_bisenet_aux.a.json");
   check(name, {});
 }
 

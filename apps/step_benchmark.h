@@ -1,0 +1,51 @@
+// The time and memory of whole training steps, here and in PyTorch, taken in turns.
+#pragma once
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/context.h"
+
+namespace convoy {
+
+struct StepBenchmarkOptions {
+  std::string net = "BiSeNet";  ///< a name of the registry
+  std::string backbone = "resnet18";
+  int64_t height = 256, width = 512, batch = 2, classes = 19;
+  bool aux = false;
+  int threads = 2;
+  bool direct_conv = false;
+  int warmup = 3;
+  int pairs = 7;
+  std::string torch_python;  ///< Python with PyTorch; empty: only our own steps
+  std::string peer_script;   ///< bench/torch_peer/step.py
+};
+
+/// One network on random data: forward, mixed softmax cross entropy, backward, SGD (momentum 0.9, decay 1e-4).
+class TrainingStep {
+ public:
+  explicit TrainingStep(const StepBenchmarkOptions& options);
+  ~TrainingStep();
+  /// Runs one step and returns its seconds.
+  double run();
+  float loss() const;
+  Context& context();
+  /// Bytes of the plan's arena, and of parameters, gradients and velocities together.
+  size_t arena_bytes() const;
+  size_t parameter_bytes() const;
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+/// Peak resident memory of this process in bytes (VmHWM of /proc/self/status).
+int64_t peak_resident_bytes();
+
+/// Our steps and the peer's (both of its memory formats) in turns, round by round. The result holds every time, the
+/// medians, the ratio peer / ours of each round and its median, and the peak memory of each side minus its value after
+/// start-up. Throws Error when the peer cannot be started.
+nlohmann::json run_step_benchmark(const StepBenchmarkOptions& options);
+
+}  // namespace convoy
