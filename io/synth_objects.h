@@ -55,7 +55,7 @@ inline Rgb blended(const Rgb& a, const Rgb& b, double share) {
   return {a[0] + (b[0] - a[0]) * share, a[1] + (b[1] - a[1]) * share, a[2] + (b[2] - a[2]) * share};
 }
 
-constexpr double kSignRadius = .55;  ///< metres
+constexpr double kSignRadius = .65;  ///< metres
 
 enum class Shape { car_side, car_rear, person, pole, tree, bin };
 

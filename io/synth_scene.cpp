@@ -87,7 +87,7 @@ class Street {
     const double gray = draw(.25, .6);
     road_ = near_color({gray, gray, gray}, .06);
     sidewalk_ = surface_color({gray, gray, gray}, .3);
-    sky_ = surface_color({.62, .74, .88}, .35);
+    sky_ = surface_color({.62, .74, .88}, .2);
     sky_low_ = blended(sky_, {.85, .82, .8}, draw(.2, .8));
     road_half_ = draw(2.8, 5);
     for (double& kerb : walk_) kerb = draw(1.5, 3.2);
@@ -105,15 +105,15 @@ class Street {
         segment.height = draw(4, 14);
         segment.color = any_color();
         segment.pitch = draw(1.6, 3);
-      } else if (kind < .8) {
+      } else if (kind < .75) {
         segment.id = kVegetation;
         segment.height = draw(1.5, 6);
-        segment.color = surface_color({.28, .42, .2}, .35);
+        segment.color = surface_color({.28, .42, .2}, .2);
       } else {
         segment.id = kFence;
-        segment.height = draw(1.2, 2.6);
+        segment.height = draw(1.6, 3);
         segment.color = any_color();
-        segment.pitch = draw(.3, .6);
+        segment.pitch = draw(.5, .9);
       }
       facade.push_back(segment);
       if (end > kBackdrop) return;
@@ -130,7 +130,7 @@ class Street {
       const double width = draw(widths.low, widths.high), height = draw(heights.low, heights.high);
       // Sizes are spread over three octaves, near ones a little more often.
       double octaves = draw(0, 1);
-      octaves *= 1.5 + 1.5 * octaves;
+      octaves *= 1.2 + 1.8 * octaves;
       double z = kNearest;
       for (; octaves > 0; octaves -= 1) z *= octaves >= 1 ? 2 : 1 + octaves;
       objects_.push_back({shape, x, z, width, height, false, 0, any_color(), any_color(), any_color(),
@@ -147,18 +147,21 @@ class Street {
       else
         add(Shape::car_side, draw(-road_half_, road_half_), {3.6, 4.6}, {1.35, 1.6});
     }
-    for (int64_t n = random_.integer(2, 7); n > 0; --n) {
+    for (int64_t n = random_.integer(3, 8); n > 0; --n) {
       const double x = chance(.75) ? beside(.3, 3) : draw(-road_half_, road_half_);
-      add(Shape::person, x, {.6, .85}, {1.5, 1.95});
+      add(Shape::person, x, {.65, .9}, {1.5, 1.95});
     }
     for (int64_t n = random_.integer(2, 5); n > 0; --n) {
-      add(Shape::pole, beside(.2, .5), {.22, .36}, {2.4, 4.2});
+      add(Shape::pole, beside(.2, .5), {.26, .42}, {2.4, 4.2});
       objects_.back().sign = chance(.75);
       objects_.back().sign_shape = static_cast<int>(random_.integer(0, 2));
+      objects_.back().first = surface_color({.5, .5, .52}, .4);
+      objects_.back().second = chance(.5) ? surface_color({.8, .12, .1}, .4) : surface_color({.1, .2, .7}, .4);
+      objects_.back().third = surface_color({.85, .85, .8}, .4);
     }
     for (int64_t n = random_.integer(0, 3); n > 0; --n) {
       add(Shape::tree, beside(.6, 2), {1.8, 3.4}, {3.5, 6});
-      objects_.back().first = surface_color({.28, .42, .2}, .35);
+      objects_.back().first = surface_color({.28, .42, .2}, .2);
     }
     for (int64_t n = random_.integer(0, 2); n > 0; --n) add(Shape::bin, beside(.3, 1), {.5, .8}, {.7, 1.1});
     std::stable_sort(objects_.begin(), objects_.end(), [](const Object& a, const Object& b) { return a.z > b.z; });
@@ -305,7 +308,7 @@ class Street {
 
   /// Shadows, exposure, tint, vignette, noise, 8 bits.
   void develop() {
-    const double exposure = draw(.55, 1.3), noise_level = draw(.015, .06), shade = draw(.35, .8);
+    const double exposure = draw(.55, 1.3), noise_level = draw(.01, .045), shade = draw(.35, .8);
     const Rgb tint = {draw(.9, 1.1), draw(.95, 1.05), draw(.9, 1.1)};
     const double slant = draw(-1.5, 1.5), shadow_size = draw(.15, .5), gradient = draw(-.25, .25);
     const double h = static_cast<double>(height_), w = static_cast<double>(width_);
