@@ -18,7 +18,7 @@ struct ContextOptions {
   DeviceKind device = DeviceKind::kCpu;
   int threads = 0;            ///< 0: all cores that this process may use
   bool direct_conv = false;   ///< dense convolutions by our own plain kernel
-  bool check_values = false;  ///< debug interpreter: look for NaN and infinity after every node
+  bool check_values = false;  ///< debug interpreter: poisoned memory, guards and finite values, node by node
 };
 
 class Context {

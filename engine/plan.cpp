@@ -43,7 +43,7 @@ Plan compile(const Graph& graph, const Schedule& schedule, const Context& contex
   share_in_place(plan, graph, schedule);
   prepare_kernels(plan, graph, schedule, context);
   assign_buckets(plan, graph.parameters(), options);
-  pack_memory(plan);
+  pack_memory(plan, options);
   return plan;
 }
 

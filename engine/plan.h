@@ -73,6 +73,8 @@ struct GradientBucket {
 };
 
 struct PlanOptions {
+  /// Bytes behind every arena buffer that no kernel may touch: the debug interpreter watches them.
+  size_t guard_bytes = 0;
   size_t first_bucket_bytes = size_t{1} << 20;
   size_t bucket_bytes = size_t{25} << 20;
 };
@@ -86,6 +88,7 @@ class Plan {
   std::vector<GradientBucket> buckets;
   std::vector<int> targets;  ///< plan values, in the schedule's order
   size_t arena_bytes = 0;
+  size_t guard_bytes = 0;
   size_t lower_bound_bytes = 0;  ///< most bytes alive at once: what perfect packing would need
   uint64_t hash = 0;
 
@@ -103,6 +106,6 @@ void choose_layouts(Plan& plan, const Graph& graph, const Schedule& schedule, co
 void make_views(Plan& plan, const Graph& graph, const Schedule& schedule);
 void share_in_place(Plan& plan, const Graph& graph, const Schedule& schedule);
 void assign_buckets(Plan& plan, const ParamStore& parameters, const PlanOptions& options);
-void pack_memory(Plan& plan);
+void pack_memory(Plan& plan, const PlanOptions& options);
 
 }  // namespace convoy

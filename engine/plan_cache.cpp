@@ -1,5 +1,7 @@
 #include "engine/plan_cache.h"
 
+#include "engine/context.h"
+
 namespace convoy {
 
 std::shared_ptr<const Plan> PlanCache::get(const Graph& graph, const Schedule& schedule, const Context& context) {
@@ -8,7 +10,8 @@ std::shared_ptr<const Plan> PlanCache::get(const Graph& graph, const Schedule& s
     return it->second->second;
   }
   ++misses_;
-  auto plan = std::make_shared<const Plan>(compile(graph, schedule, context));
+  auto plan = std::make_shared<const Plan>(
+      compile(graph, schedule, context, {.guard_bytes = context.options().check_values ? size_t{64} : 0}));
   order_.emplace_front(schedule.hash, plan);
   index_[schedule.hash] = order_.begin();
   if (order_.size() > capacity_) {

@@ -9,9 +9,6 @@ namespace convoy {
 
 namespace {
 constexpr size_t kAlignment = 64;
-size_t aligned(size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
 }  // namespace
 
 void assign_buckets(Plan& plan, const ParamStore& parameters, const PlanOptions& options) {
@@ -29,7 +26,11 @@ void assign_buckets(Plan& plan, const ParamStore& parameters, const PlanOptions&
   }
 }
 
-void pack_memory(Plan& plan) {
+void pack_memory(Plan& plan, const PlanOptions& options) {
+  plan.guard_bytes = options.guard_bytes;
+  const auto aligned = [&](size_t bytes) {
+    return (bytes + options.guard_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  };
   const int end = static_cast<int>(plan.launches.size());
   for (PlanBuffer& b : plan.buffers) b.first = end, b.last = -1;
   const auto touch = [&](int buffer, int launch) {

@@ -12,6 +12,10 @@
 
 namespace convoy {
 
+namespace {
+constexpr unsigned char kPoison = 0xff;  // four of them are a NaN
+}
+
 Session::Session(Graph& graph, Schedule schedule) : graph_(graph), schedule_(std::move(schedule)) {
   plan_ = graph.context().plans().get(graph, schedule_, graph.context());
   for (const Launch& launch : plan_->launches)
@@ -98,6 +102,7 @@ void Session::run(const StepState& step) {
     const Launch& launch = plan_->launches[l];
     const Bound& bound = bound_[l];
     const double start = profiler.enabled() ? profiler.now_us() : 0;
+    if (context.options().check_values) poison_new_buffers(static_cast<int>(l));
     try {
       launch.kernel.run({.in = bound.in, .out = bound.out, .workspace = bound.workspace, .step = step});
     } catch (const std::exception& e) {
@@ -108,7 +113,27 @@ void Session::run(const StepState& step) {
                     .category = launch.op,
                     .start_us = start,
                     .duration_us = profiler.now_us() - start});
-    if (context.options().check_values) check_finite(launch, bound);
+    if (context.options().check_values) {
+      check_guards(static_cast<int>(l));
+      check_finite(launch, bound);
+    }
+  }
+}
+
+void Session::poison_new_buffers(int l) {
+  for (const PlanBuffer& b : plan_->buffers)
+    if (b.first == l && b.last >= l)
+      std::memset(static_cast<char*>(arena_->data) + b.offset, kPoison, b.bytes + plan_->guard_bytes);
+}
+
+void Session::check_guards(int l) const {
+  for (const PlanBuffer& b : plan_->buffers) {
+    if (b.first > l || b.last < l) continue;
+    const auto* guard = static_cast<const unsigned char*>(arena_->data) + b.offset + b.bytes;
+    for (size_t i = 0; i < plan_->guard_bytes; ++i)
+      CONVOY_CHECK(guard[i] == kPoison, "{} ({}) wrote {} bytes behind a buffer of {} bytes",
+                   plan_->launches[static_cast<size_t>(l)].name, plan_->launches[static_cast<size_t>(l)].op, i + 1,
+                   b.bytes);
   }
 }
 

@@ -31,8 +31,9 @@ class Session {
   /// The memory of a graph input, in plain row-major order, valid until the next bind. Throws Error for an unknown
   /// name.
   void bind(const std::string& input, const void* data);
-  /// One step. Throws Error naming the node when its kernel refuses its data, and with ContextOptions::check_values
-  /// when a value is not finite.
+  /// One step. Throws Error naming the node when its kernel refuses its data. With ContextOptions::check_values also
+  /// when a value is not finite (memory is filled with NaN before it is first written, so that an element that a kernel
+  /// forgot counts) and when a kernel writes behind a buffer.
   void run(const StepState& step);
   /// A copy of target i, plain row-major.
   Tensor fetch(size_t i) const;
@@ -47,6 +48,9 @@ class Session {
   Session(Graph& graph, Schedule schedule);
   void place();
   View located(int value) const;
+  // The debug interpreter, around launch l.
+  void poison_new_buffers(int l);
+  void check_guards(int l) const;
   void check_finite(const Launch& launch, const Bound& bound) const;
 
   Graph& graph_;
