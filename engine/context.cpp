@@ -34,6 +34,16 @@ Context::Context(const ContextOptions& options, std::shared_ptr<Communicator> co
 
 Context::~Context() = default;
 
+void* Context::claim_arena(size_t bytes, const void* user) {
+  if (!arena_ || arena_->bytes < bytes) {
+    arena_.reset();  // before the larger one is there, so that both are never held at once
+    default_allocator()->trim();
+    arena_ = default_allocator()->allocate(bytes);
+  }
+  arena_user_ = user;
+  return arena_->data;
+}
+
 void NullCommunicator::abort(const std::string& message) {
   std::fprintf(stderr, "%s\n", message.c_str());
   std::exit(1);

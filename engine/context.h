@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/communicator.h"
+#include "engine/memory.h"
 #include "engine/profiler.h"
 
 namespace convoy {
@@ -34,11 +35,22 @@ class Context {
   Profiler& profiler() { return profiler_; }
   PlanCache& plans() { return *plans_; }
 
+  /// The memory in which plans run, one after the other: the same for all sessions, as large as the largest needs.
+  /// `user` takes it over; what an earlier user left there is lost.
+  void* claim_arena(size_t bytes, const void* user);
+  /// Whether `user` was the last to claim the arena.
+  bool holds_arena(const void* user) const { return arena_user_ == user; }
+  void leave_arena(const void* user) {
+    if (arena_user_ == user) arena_user_ = nullptr;
+  }
+
  private:
   ContextOptions options_;
   std::shared_ptr<Communicator> communicator_;
   Profiler profiler_;
   std::unique_ptr<PlanCache> plans_;
+  std::shared_ptr<Storage> arena_;
+  const void* arena_user_ = nullptr;
 };
 
 /// Cores in this process's affinity mask.

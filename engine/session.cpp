@@ -20,7 +20,6 @@ Session::Session(Graph& graph, Schedule schedule) : graph_(graph), schedule_(std
   plan_ = graph.context().plans().get(graph, schedule_, graph.context());
   for (const Launch& launch : plan_->launches)
     if (launch.op == "store_gradient") graph.parameters().require_gradients();
-  arena_ = default_allocator()->allocate(plan_->arena_bytes);
 }
 
 Session::Session(Graph& graph, std::vector<Value> targets)
@@ -30,7 +29,9 @@ Session::Session(Graph& graph, std::vector<Value> targets)
         return make_schedule(graph, targets, true);
       }()) {}
 
-Session::~Session() = default;
+Session::~Session() {
+  graph_.context().leave_arena(this);
+}
 
 void Session::bind(const std::string& input, const void* data) {
   for (const PlanLeaf& leaf : plan_->leaves)
@@ -47,7 +48,7 @@ View Session::located(int index) const {
   View view = value.geometry;
   switch (value.place) {
     case PlanValue::Place::kArena:
-      view.data = static_cast<char*>(arena_->data) + plan_->buffers[static_cast<size_t>(value.buffer)].offset +
+      view.data = arena_ + plan_->buffers[static_cast<size_t>(value.buffer)].offset +
                   static_cast<size_t>(value.channel_offset * view.h * view.w) * dtype_size(view.dtype);
       break;
     case PlanValue::Place::kGradient:
@@ -86,16 +87,19 @@ void Session::place() {
     Bound bound;
     for (const int v : launch.in) bound.in.push_back(located(v));
     for (const int v : launch.out) bound.out.push_back(v < 0 ? View{} : located(v));
-    if (launch.workspace >= 0)
-      bound.workspace = static_cast<char*>(arena_->data) + plan_->buffers[static_cast<size_t>(launch.workspace)].offset;
+    if (launch.workspace >= 0) bound.workspace = arena_ + plan_->buffers[static_cast<size_t>(launch.workspace)].offset;
     bound_.push_back(std::move(bound));
   }
   placed_ = true;
 }
 
 void Session::run(const StepState& step) {
-  if (!placed_) place();
   Context& context = graph_.context();
+  auto* arena = static_cast<char*>(context.claim_arena(plan_->arena_bytes, this));
+  if (!placed_ || arena != arena_) {
+    arena_ = arena;
+    place();
+  }
   Profiler& profiler = context.profiler();
   omp_set_num_threads(context.threads());
   for (size_t l = 0; l < plan_->launches.size(); ++l) {
@@ -122,14 +126,13 @@ void Session::run(const StepState& step) {
 
 void Session::poison_new_buffers(int l) {
   for (const PlanBuffer& b : plan_->buffers)
-    if (b.first == l && b.last >= l)
-      std::memset(static_cast<char*>(arena_->data) + b.offset, kPoison, b.bytes + plan_->guard_bytes);
+    if (b.first == l && b.last >= l) std::memset(arena_ + b.offset, kPoison, b.bytes + plan_->guard_bytes);
 }
 
 void Session::check_guards(int l) const {
   for (const PlanBuffer& b : plan_->buffers) {
     if (b.first > l || b.last < l) continue;
-    const auto* guard = static_cast<const unsigned char*>(arena_->data) + b.offset + b.bytes;
+    const auto* guard = reinterpret_cast<const unsigned char*>(arena_) + b.offset + b.bytes;
     for (size_t i = 0; i < plan_->guard_bytes; ++i)
       CONVOY_CHECK(guard[i] == kPoison, "{} ({}) wrote {} bytes behind a buffer of {} bytes",
                    plan_->launches[static_cast<size_t>(l)].name, plan_->launches[static_cast<size_t>(l)].op, i + 1,
@@ -151,6 +154,8 @@ void Session::check_finite(const Launch& launch, const Bound& bound) const {
 
 Tensor Session::fetch(size_t i) const {
   CONVOY_CHECK(i < plan_->targets.size() && plan_->targets[i] >= 0, "target {} has no value to fetch", i);
+  CONVOY_CHECK(graph_.context().holds_arena(this), "target {} is gone: another session of this context has run since",
+               i);
   const int index = plan_->targets[i];
   const PlanValue& value = plan_->values[static_cast<size_t>(index)];
   Tensor result = Tensor::empty(value.info.dtype, value.info.shape);

@@ -16,7 +16,7 @@ namespace convoy {
 Tensor evaluate(Value v, const StepState& step = {});
 std::vector<Tensor> evaluate(const std::vector<Value>& values, const StepState& step = {});
 
-/// One graph run step after step: the plan is made once, its arena is kept.
+/// One graph run step after step: the plan is made once. All sessions of a context run in the same arena.
 ///
 ///   Session session(graph, {loss});
 ///   session.bind("image", batch.images.data());
@@ -35,7 +35,8 @@ class Session {
   /// when a value is not finite (memory is filled with NaN before it is first written, so that an element that a kernel
   /// forgot counts) and when a kernel writes behind a buffer.
   void run(const StepState& step);
-  /// A copy of target i, plain row-major.
+  /// A copy of target i of the last run, plain row-major. Throws Error when another session of the context has run
+  /// since.
   Tensor fetch(size_t i) const;
   const Plan& plan() const { return *plan_; }
 
@@ -56,7 +57,7 @@ class Session {
   Graph& graph_;
   Schedule schedule_;
   std::shared_ptr<const Plan> plan_;
-  std::shared_ptr<Storage> arena_;
+  char* arena_ = nullptr;  // the context's, since our last run
   std::vector<Bound> bound_;
   std::map<std::string, const void*> inputs_;
   bool placed_ = false;
