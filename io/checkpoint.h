@@ -1,5 +1,6 @@
 // Checkpoints: a directory step-00000120/ with tensors.safetensors and state.json, complete or absent at any instant.
 #pragma once
+#include <atomic>
 #include <exception>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -49,6 +50,9 @@ class CheckpointWriter {
   /// Waits until the last save is on the disk. Throws its Error: path, reason, bytes needed.
   void wait();
 
+  /// Throws the Error of the last save if that has failed by now; does not wait for it.
+  void poll();
+
   /// For going on from `step` while later checkpoints exist (of a line that is given up): renames those to
   /// step-N.abandoned, which no search finds. Returns how many.
   int set_aside_after(int64_t step);
@@ -60,7 +64,8 @@ class CheckpointWriter {
   std::filesystem::path directory_;
   int keep_last_;
   std::thread thread_;
-  std::exception_ptr error_;
+  std::exception_ptr error_;          // the thread's; read after it has ended
+  std::atomic<bool> failed_ = false;
 };
 
 struct FoundCheckpoint {

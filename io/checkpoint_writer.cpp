@@ -107,13 +107,19 @@ void CheckpointWriter::save(const CheckpointState& state, int64_t step, bool is_
       write(copy, step, is_best);
     } catch (...) {
       error_ = std::current_exception();
+      failed_ = true;
     }
   });
 }
 
 void CheckpointWriter::wait() {
   if (thread_.joinable()) thread_.join();
+  failed_ = false;
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+}
+
+void CheckpointWriter::poll() {
+  if (failed_) wait();
 }
 
 void CheckpointWriter::write(const CheckpointState& state, int64_t step, bool is_best) const {

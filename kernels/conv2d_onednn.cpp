@@ -201,6 +201,11 @@ char* take(char*& space, size_t bytes) {
 
 }  // namespace
 
+std::string onednn_version() {
+  const dnnl_version_t* version = dnnl_version();
+  return std::to_string(version->major) + "." + std::to_string(version->minor) + "." + std::to_string(version->patch);
+}
+
 struct OneDnnConv::Impl {
   Direction direction;
   int threads = 1;
@@ -400,6 +405,10 @@ OneDnnConv::~OneDnnConv() = default;
 #else
 
 namespace convoy {
+
+std::string onednn_version() {
+  return "";
+}
 
 struct OneDnnConv::Impl {};
 OneDnnConv::OneDnnConv(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -7,6 +7,9 @@
 
 namespace convoy {
 
+/// "2.6.3"; empty where oneDNN is not compiled in.
+std::string onednn_version();
+
 /// One direction of one convolution. The weights outside are plain O x C/groups x KH x KW; activations are dense views
 /// in Layout::kBlocked, or kNchw for the image at a network's input. Everything oneDNN wants otherwise is reordered
 /// inside the workspace, which run-time calls receive: nothing is allocated per call beyond small handles.

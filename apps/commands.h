@@ -1,0 +1,65 @@
+// The subcommands of `convoy`. Each is added by one function that declares its options and what it does; main.cpp calls
+// them all. A command that fails throws Error; one that ends with another exit code than 0 or 1 throws Exit.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/context.h"
+#include "io/config.h"
+
+namespace convoy {
+
+inline constexpr const char* kVersion = "0.1.0";
+
+/// Exit codes: 0 success, 1 error, 75 interrupted and resumable.
+struct Exit {
+  int code;
+};
+inline constexpr int kExitResumable = 75;
+
+void add_train_command(CLI::App& app);
+void add_eval_command(CLI::App& app);
+void add_predict_command(CLI::App& app);
+void add_synth_command(CLI::App& app);
+void add_doctor_command(CLI::App& app);
+void add_plan_command(CLI::App& app);
+void add_report_command(CLI::App& app);
+void add_verify_command(CLI::App& app);
+void add_bench_command(CLI::App& app);
+
+/// The words of this process's command line, for the records of a run.
+std::vector<std::string> command_line();
+
+/// --config-file and the trailing KEY VALUE pairs.
+class ConfigArguments {
+ public:
+  explicit ConfigArguments(CLI::App& command);
+  /// The KEY VALUE words. Throws Error for an unknown option (naming the nearest) and for a key without value.
+  std::vector<std::string> overrides() const;
+  /// The file and the pairs; `more` pairs come from the command's own options and win.
+  Config load(const std::vector<std::string>& more = {}) const;
+  const std::string& file() const { return file_; }
+
+ private:
+  CLI::App& command_;
+  std::string file_;
+};
+
+/// --device, --precision, --threads, --direct-conv, --check-values: what a graph runs in.
+class ContextArguments {
+ public:
+  explicit ContextArguments(CLI::App& command);
+  /// Throws Error for a device or precision that is not in this build.
+  ContextOptions options() const;
+
+ private:
+  std::string device_ = "cpu", precision_ = "fp32";
+  int threads_ = 0;
+  bool direct_conv_ = false, check_values_ = false;
+};
+
+/// "128x256" as height and width. Throws Error.
+SizeHW parse_size(const std::string& text);
+
+}  // namespace convoy

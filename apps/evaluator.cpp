@@ -1,0 +1,132 @@
+#include "apps/evaluator.h"
+
+#include <future>
+
+#include "kernels/metrics.h"
+
+namespace convoy {
+
+int64_t SegmentationScores::labelled_pixels() const {
+  int64_t sum = 0;
+  for (const int64_t count : confusion) sum += count;
+  return sum;
+}
+
+std::optional<double> SegmentationScores::pixel_accuracy() const {
+  int64_t correct = 0;
+  for (int64_t c = 0; c < classes; ++c) correct += confusion[static_cast<size_t>(c * classes + c)];
+  const int64_t labelled = labelled_pixels();
+  if (labelled == 0) return std::nullopt;
+  return static_cast<double>(correct) / static_cast<double>(labelled);
+}
+
+std::optional<double> SegmentationScores::iou(int64_t c) const {
+  int64_t target = 0, predicted = 0;
+  for (int64_t other = 0; other < classes; ++other) {
+    target += confusion[static_cast<size_t>(c * classes + other)];
+    predicted += confusion[static_cast<size_t>(other * classes + c)];
+  }
+  const int64_t both = confusion[static_cast<size_t>(c * classes + c)], either = target + predicted - both;
+  if (either == 0) return std::nullopt;
+  return static_cast<double>(both) / static_cast<double>(either);
+}
+
+double SegmentationScores::miou() const {
+  double sum = 0;
+  for (int64_t c = 0; c < classes; ++c) sum += iou(c).value_or(0);
+  return classes ? sum / static_cast<double>(classes) : 0;
+}
+
+std::optional<double> SegmentationScores::miou_present() const {
+  double sum = 0;
+  int64_t present = 0;
+  for (int64_t c = 0; c < classes; ++c)
+    if (const auto value = iou(c)) {
+      sum += *value;
+      ++present;
+    }
+  if (present == 0) return std::nullopt;
+  return sum / static_cast<double>(present);
+}
+
+nlohmann::ordered_json SegmentationScores::json(const std::vector<std::string>& names) const {
+  const auto value = [](const std::optional<double>& v) {
+    return v ? nlohmann::ordered_json(*v) : nlohmann::ordered_json();
+  };
+  nlohmann::ordered_json by_class = nlohmann::ordered_json::object();
+  for (int64_t c = 0; c < classes; ++c) by_class[names[static_cast<size_t>(c)]] = value(iou(c));
+  return {{"eval", true},
+          {"images", images},
+          {"pixel_accuracy", value(pixel_accuracy())},
+          {"miou", miou()},
+          {"miou_present", value(miou_present())},
+          {"iou", by_class}};
+}
+
+EvaluationOptions evaluation_options(const Config& config) {
+  EvaluationOptions options{.batch_size = config.test.batch_size};
+  if (config.dataset.mode == "val") options.val_crop = config.train.crop_size;
+  return options;
+}
+
+std::optional<SegmentationScores> evaluate_dataset(Predictor& predictor, const SegmentationDataset& dataset,
+                                                   const EvaluationOptions& options) {
+  const int64_t classes = dataset.num_classes();
+  SegmentationScores scores{.classes = classes,
+                            .confusion = std::vector<int64_t>(static_cast<size_t>(classes * classes))};
+  std::vector<Image> images;
+  std::vector<LabelMap> targets;
+  const auto flush = [&] {
+    if (images.empty()) return;
+    const std::vector<LabelMap> predictions = predictor.predict(images);
+    for (size_t i = 0; i < images.size(); ++i)
+      confusion_matrix(predictions[i].data.data(), targets[i].data.data(), static_cast<int64_t>(targets[i].data.size()),
+                       classes, kIgnoreLabel, scores.confusion.data());
+    scores.images += static_cast<int64_t>(images.size());
+    images.clear();
+    targets.clear();
+    if (options.progress) options.progress(scores.images);
+  };
+  const auto decode = [&](int64_t index) {
+    Sample sample = dataset.decode(index);
+    return options.val_crop ? augment_val(sample, *options.val_crop) : std::move(sample);
+  };
+
+  std::future<Sample> next = std::async(std::launch::async, decode, int64_t{0});  // decodes ahead of the network by one
+  for (int64_t index = 0; index < dataset.size(); ++index) {
+    std::future<Sample> current = std::move(next);
+    if (index + 1 < dataset.size()) next = std::async(std::launch::async, decode, index + 1);
+    if (options.stop && options.stop()) return std::nullopt;
+    Sample sample;
+    try {
+      sample = current.get();
+    } catch (const Error& error) {
+      if (!options.skip) throw;
+      options.skip(error.what());
+      continue;
+    }
+    if (!images.empty() && (images[0].height != sample.image.height || images[0].width != sample.image.width)) flush();
+    images.push_back(std::move(sample.image));
+    targets.push_back(std::move(sample.labels));
+    if (static_cast<int64_t>(images.size()) == options.batch_size) flush();
+  }
+  flush();
+  return scores;
+}
+
+std::string score_table(const SegmentationScores& scores, const std::vector<std::string>& names) {
+  std::string text;
+  for (int64_t c = 0; c < scores.classes; ++c) {
+    const auto iou = scores.iou(c);
+    text += fmt::format("{:3}  {:<24} {}\n", c, names[static_cast<size_t>(c)],
+                        iou ? fmt::format("{:6.2f} %", *iou * 100) : "absent");
+  }
+  text += fmt::format(
+      "mIoU {:.2f} % over all {} classes (absent ones count as 0), {:.2f} % over those that occur; pixel accuracy "
+      "{:.2f} %; {} images",
+      scores.miou() * 100, scores.classes, scores.miou_present().value_or(0) * 100,
+      scores.pixel_accuracy().value_or(0) * 100, scores.images);
+  return text;
+}
+
+}  // namespace convoy

@@ -1,0 +1,18 @@
+// Signals that ask a run to stop in good order.
+#pragma once
+
+namespace convoy {
+
+/// While it lives, SIGTERM, SIGINT and SIGUSR1 set a flag instead of ending the process. A second SIGINT ends it.
+class StopSignals {
+ public:
+  StopSignals();
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  /// Name of the signal that came, nullptr when none has.
+  static const char* received();
+};
+
+}  // namespace convoy

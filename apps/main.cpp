@@ -1,0 +1,83 @@
+// The convoy command line: declares the subcommands, runs the one that is named, turns exceptions into messages.
+// Exit codes: 0 success, 1 error, 75 interrupted and resumable.
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "apps/commands.h"
+#include "engine/error.h"
+#include "kernels/conv2d_onednn.h"
+#include "kernels/isa.h"
+
+namespace {
+
+void print_version(bool json) {
+#ifdef CONVOY_WITH_MPI
+  const bool mpi = true;
+#else
+  const bool mpi = false;
+#endif
+  const std::string onednn = convoy::onednn_version();
+  if (json) {
+    fmt::print("{}\n", nlohmann::ordered_json{{"version", convoy::kVersion},
+                                              {"isa", convoy::cpu::isa_name()},
+                                              {"onednn", onednn},
+                                              {"mpi", mpi},
+                                              {"devices", {"cpu"}},
+                                              {"unverified_kernels", nlohmann::ordered_json::array()}}
+                           .dump());
+    return;
+  }
+  fmt::print("convoy {} (instruction set {}, oneDNN {}, MPI {}, devices: cpu)\n", convoy::kVersion,
+             convoy::cpu::isa_name(), onednn.empty() ? "no" : onednn, mpi ? "yes" : "no");
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Convoy trains vision networks.", "convoy");
+  bool version = false, json = false;
+  app.add_flag("--version", version, "print the version");
+  app.add_flag("--json", json, "with --version: as JSON");
+  convoy::add_train_command(app);
+  convoy::add_eval_command(app);
+  convoy::add_predict_command(app);
+  convoy::add_plan_command(app);
+  convoy::add_doctor_command(app);
+  convoy::add_synth_command(app);
+  convoy::add_report_command(app);
+  app.require_subcommand(0, 1);
+
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  if (argc > 1 && argv[1][0] != '-' && std::find(names.begin(), names.end(), argv[1]) == names.end())
+    convoy::fail("there is no command '{}'; the nearest is '{}'. Commands: {}", argv[1],
+                 convoy::nearest_name(argv[1], names), fmt::join(names, ", "));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help
+    const auto used = app.get_subcommands();
+    convoy::fail("{}; see convoy {}--help", error.what(), used.empty() ? "" : used[0]->get_name() + " ");
+  }
+  if (version)
+    print_version(json);
+  else if (app.get_subcommands().empty())
+    convoy::fail("a command is needed: {}; see convoy --help", fmt::join(names, ", "));
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const convoy::Exit& exit) {
+    return exit.code;
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "error: out of memory; a smaller batch or crop needs less (convoy plan shows how much)\n");
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "error: {}\n", error.what());
+  } catch (...) {
+    fmt::print(stderr, "error: an unknown exception\n");
+  }
+  return 1;
+}

@@ -1,0 +1,190 @@
+// convoy plan: what a step will do and need, without data.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "apps/commands.h"
+#include "apps/recipe.h"
+#include "apps/trainer.h"
+#include "engine/plan_cache.h"
+#include "engine/rng.h"
+
+namespace convoy {
+namespace {
+
+struct PlanArguments {
+  explicit PlanArguments(CLI::App& command) : config(command), context(command) {
+    command.add_option("--size", size, "HEIGHTxWIDTH; default TRAIN.CROP_SIZE");
+    command.add_option("--batch", batch, "images per step; default the global batch")->check(CLI::PositiveNumber);
+    command.add_flag("--eval", eval, "the prediction instead of the training step");
+    command.add_flag("--dump-plan", dump, "every launch with shapes and layouts");
+    command.add_flag("--trace-step", trace, "run one step on random data: every launch with its time");
+    command.add_flag("--json", json, "print the figures as JSON");
+  }
+  ConfigArguments config;
+  ContextArguments context;
+  std::string size;
+  int64_t batch = 0;
+  bool eval = false, dump = false, trace = false, json = false;
+};
+
+/// A network with the graph and plan of one step.
+struct PlannedStep {
+  PlannedStep(const Config& config, const ContextOptions& options, bool eval, int64_t batch, SizeHW size)
+      : context(options),
+        network(make_network(network_options(config, class_count(config)), store)),
+        graph(context, store),
+        shape{batch, 3, size.height, size.width} {
+    if (eval) {
+      Builder builder{graph, Mode::kEval};
+      targets.push_back(network->forward(builder, graph.input("image", DType::kF32, shape))[0].value);
+    } else {
+      targets.push_back(build_training_step(graph, *network, config, batch, size));
+    }
+    std::vector<Value> all = targets;
+    for (const Value& effect : graph.gradient_effects()) all.push_back(effect);
+    fuse(graph, make_schedule(graph, all, true));
+    plan = context.plans().get(graph, make_schedule(graph, all, true), context);
+  }
+
+  Context context;
+  ParamStore store;
+  std::unique_ptr<Network> network;
+  Graph graph;
+  Shape shape;
+  std::vector<Value> targets;
+  std::shared_ptr<const Plan> plan;
+};
+
+double mib(double bytes) {
+  return bytes / (1 << 20);
+}
+
+/// Multiply-adds of the convolutions of one forward pass over one image.
+double forward_macs(const Config& config, const ContextOptions& options, SizeHW size) {
+  const PlannedStep step(config, options, true, 1, size);
+  double flops = 0;
+  for (const Launch& launch : step.plan->launches)
+    if (launch.op.starts_with("conv2d")) flops += launch.cost.flops;
+  return flops / 2;
+}
+
+void print_trace(PlannedStep& step, bool eval, int64_t classes) {
+  RandomStream random(1, "trace", 0);
+  std::vector<float> image(static_cast<size_t>(step.shape.count()));
+  for (float& v : image) v = static_cast<float>(random.normal());
+  std::vector<int32_t> target(static_cast<size_t>(step.shape[0] * step.shape[2] * step.shape[3]));
+  for (int32_t& t : target) t = static_cast<int32_t>(random.integer(0, classes - 1));
+  step.store.initialize(1);
+  Session session(step.graph, step.targets);
+  session.bind("image", image.data());
+  if (!eval) session.bind("target", target.data());
+  session.run({.seed = 1});  // touches the memory, so that the second run shows the steady state
+  step.context.profiler().enable(true);
+  session.run({.seed = 1, .global_step = 1});
+  step.context.profiler().enable(false);
+  const auto& spans = step.context.profiler().spans();
+  const auto& launches = session.plan().launches;
+  double total = 0;
+  fmt::print("{:>4} {:>9} {:>9} {:>10} {:>8} {:>8}  {:<24} {:<40} {}\n", "", "ms", "MB", "MFLOP", "GB/s", "GFLOP/s",
+             "operator", "module", "kernel");
+  for (size_t l = 0; l < launches.size(); ++l) {
+    const Launch& launch = launches[l];
+    const double us = spans[l].duration_us, safe = std::max(us, 1e-3);
+    total += us;
+    fmt::print("{:4} {:9.3f} {:9.3f} {:10.2f} {:8.1f} {:8.1f}  {:<24} {:<40} {}\n", l, us / 1e3,
+               launch.cost.bytes / 1e6, launch.cost.flops / 1e6, launch.cost.bytes / safe / 1e3,
+               launch.cost.flops / safe / 1e3, launch.op, launch.name, launch.kernel.implementation);
+  }
+  fmt::print("total {:.3f} ms on {} threads, one stream\n", total / 1e3, step.context.threads());
+}
+
+void plan(const PlanArguments& args) {
+  const Config config = args.config.load();
+  require_supported(config);
+  const SizeHW size = args.size.empty() ? config.train.crop_size : parse_size(args.size);
+  const int64_t batch = args.batch ? args.batch : global_batch(config, 1);
+  const ContextOptions options = args.context.options();
+  PlannedStep step(config, options, args.eval, batch, size);
+  const Plan& p = *step.plan;
+
+  int64_t parameters = 0;
+  for (const Parameter& parameter : step.store.parameters()) parameters += parameter.shape.count();
+  double copied = 0;
+  for (const Launch& launch : p.launches) copied += static_cast<double>(launch.copied_bytes);
+  const auto state = static_cast<double>(step.store.total()) * 4;
+  const double weights = state, gradients = args.eval ? 0 : state, velocities = args.eval ? 0 : state;
+  const double input = static_cast<double>(step.shape.count()) * 4 * (args.eval ? 1.0 : 4.0 / 3);
+  const double loader =
+      args.eval ? 0 : input * 4;  // the batches that the loader holds ready or in work, and one in use
+  const double peak =
+      static_cast<double>(p.arena_bytes) + weights + gradients + velocities + (args.eval ? input : loader);
+  const double macs = forward_macs(config, options, size);
+  std::vector<const PlanValue*> largest;
+  for (const PlanValue& v : p.values)
+    if (v.place == PlanValue::Place::kArena) largest.push_back(&v);
+  std::sort(largest.begin(), largest.end(), [](const PlanValue* a, const PlanValue* b) {
+    return std::pair(dense_bytes(b->geometry), a->name) < std::pair(dense_bytes(a->geometry), b->name);
+  });
+  largest.resize(std::min<size_t>(largest.size(), 10));
+
+  if (args.json) {
+    auto tensors = nlohmann::ordered_json::array(), buckets = nlohmann::ordered_json::array();
+    for (const PlanValue* v : largest)
+      tensors.push_back({{"name", v->name}, {"shape", v->info.shape.to_vector()}, {"bytes", dense_bytes(v->geometry)}});
+    for (const GradientBucket& b : p.buckets)
+      buckets.push_back({{"gradients", b.parameters.size()}, {"bytes", b.bytes}, {"ready_after", b.ready_after}});
+    fmt::print("{}\n", nlohmann::ordered_json{{"network", config.model.model_name},
+                                              {"batch", batch},
+                                              {"height", size.height},
+                                              {"width", size.width},
+                                              {"training", !args.eval},
+                                              {"parameters", parameters},
+                                              {"forward_macs_per_image", macs},
+                                              {"step_flops", p.total_flops()},
+                                              {"launches", p.launches.size()},
+                                              {"arena_bytes", p.arena_bytes},
+                                              {"most_alive_bytes", p.lower_bound_bytes},
+                                              {"parameter_bytes", weights},
+                                              {"gradient_bytes", gradients},
+                                              {"optimizer_bytes", velocities},
+                                              {"predicted_peak_bytes", peak},
+                                              {"copied_bytes", copied},
+                                              {"largest_tensors", tensors},
+                                              {"buckets", buckets}}
+                           .dump(1));
+    return;
+  }
+  if (args.dump) fmt::print("{}", p.dump());
+  if (args.trace) print_trace(step, args.eval, class_count(config));
+  fmt::print("{}{}, {} at batch {}, {}x{}\n", config.model.model_name,
+             config.model.backbone.empty() ? "" : " / " + config.model.backbone,
+             args.eval ? "prediction" : "training step", batch, size.height, size.width);
+  fmt::print("parameters           {} in {} tensors\n", parameters, step.store.parameters().size());
+  fmt::print("forward pass         {:.3f} G multiply-adds per image\n", macs / 1e9);
+  fmt::print("this step            {} launches, {:.2f} GFLOP\n", p.launches.size(), p.total_flops() / 1e9);
+  fmt::print("activations          {:.1f} MiB in one arena ({:.1f} MiB alive at once)\n",
+             mib(static_cast<double>(p.arena_bytes)), mib(static_cast<double>(p.lower_bound_bytes)));
+  fmt::print("weights              {:.1f} MiB, gradients {:.1f} MiB, optimizer {:.1f} MiB\n", mib(weights),
+             mib(gradients), mib(velocities));
+  fmt::print("predicted peak       {:.1f} MiB{}\n", mib(peak),
+             args.eval ? " with the input" : " with the loader's batches");
+  fmt::print("copied by layout     {:.2f} MiB (reorders, concats and slices that could not be views)\n", mib(copied));
+  fmt::print("largest tensors\n");
+  for (const PlanValue* v : largest)
+    fmt::print("  {:9.2f} MiB  {:<20} {}\n", mib(static_cast<double>(dense_bytes(v->geometry))), v->info.shape.str(),
+               v->name);
+  for (size_t b = 0; b < p.buckets.size(); ++b)
+    fmt::print("gradient bucket {}    {} gradients, {:.2f} MiB, complete after launch {} of {}\n", b,
+               p.buckets[b].parameters.size(), mib(static_cast<double>(p.buckets[b].bytes)), p.buckets[b].ready_after,
+               p.launches.size());
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("plan", "what a step does and needs");
+  const auto args = std::make_shared<PlanArguments>(*command);
+  command->callback([args] { plan(*args); });
+}
+
+}  // namespace convoy

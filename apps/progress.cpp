@@ -1,0 +1,44 @@
+#include "apps/progress.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+
+namespace convoy {
+
+void Progress::add(double seconds, double data_wait_seconds) {
+  steps_.push_back({seconds, data_wait_seconds});
+  if (steps_.size() > kWindow) steps_.pop_front();
+}
+
+double Progress::seconds_per_step() const {
+  double sum = 0;
+  for (const Step& s : steps_) sum += s.seconds;
+  return steps_.empty() ? 0 : sum / static_cast<double>(steps_.size());
+}
+
+double Progress::data_wait_seconds() const {
+  double sum = 0;
+  for (const Step& s : steps_) sum += s.wait;
+  return steps_.empty() ? 0 : sum / static_cast<double>(steps_.size());
+}
+
+double Progress::data_wait_share() const {
+  return std::min(1.0, data_wait_seconds() / std::max(seconds_per_step(), 1e-9));
+}
+
+std::string duration_text(double seconds) {
+  const auto whole = static_cast<int64_t>(std::max(0.0, seconds) + 0.5);
+  const int64_t hours = whole / 3600, minutes = whole / 60 % 60;
+  return hours ? fmt::format("{}:{:02}:{:02}", hours, minutes, whole % 60)
+               : fmt::format("{}:{:02}", minutes, whole % 60);
+}
+
+int64_t peak_memory_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{usage.ru_maxrss} * 1024;
+}
+
+}  // namespace convoy

@@ -1,0 +1,31 @@
+// How fast a run goes and how long it will still take.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <string>
+
+namespace convoy {
+
+/// Durations of the latest steps. Time outside the steps (evaluation, checkpoints) does not count.
+class Progress {
+ public:
+  /// One step: its whole duration and the part spent waiting for data.
+  void add(double seconds, double data_wait_seconds);
+  double seconds_per_step() const;
+  double data_wait_seconds() const;  ///< mean per step
+  double data_wait_share() const;    ///< of the steps' time, 0 to 1
+
+ private:
+  struct Step {
+    double seconds, wait;
+  };
+  static constexpr size_t kWindow = 50;
+  std::deque<Step> steps_;
+};
+
+/// "2:03:04", "3:04"
+std::string duration_text(double seconds);
+/// Most memory that this process has held at once.
+int64_t peak_memory_bytes();
+
+}  // namespace convoy

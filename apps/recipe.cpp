@@ -1,0 +1,102 @@
+#include "apps/recipe.h"
+
+#include <algorithm>
+
+#include "engine/param_store.h"
+#include "io/config_schema.h"
+
+namespace convoy {
+
+void require_supported(const Config& config) {
+  std::vector<std::string> missing;
+  const auto need = [&](bool available, const std::string& setting) {
+    if (!available) missing.push_back(setting);
+  };
+  const std::string& bn = config.model.bn_type;
+  need(config.solver.optimizer == "sgd", "SOLVER.OPTIMIZER " + config.solver.optimizer);
+  need(config.solver.loss_name.empty(), "SOLVER.LOSS_NAME " + config.solver.loss_name);
+  need(!config.solver.ohem, "SOLVER.OHEM True");
+  need(bn == "BN" || bn == "SyncBN" || bn == "nnSyncBN", "MODEL.BN_TYPE " + bn);
+  need(config.train.pretrained_model_path.empty(), "TRAIN.PRETRAINED_MODEL_PATH");
+  need(config.train.backbone_pretrained_path.empty(), "TRAIN.BACKBONE_PRETRAINED_PATH");
+  need(config.test.scales == std::vector<double>{1.0}, "TEST.SCALES other than [1.0]");
+  need(!config.test.flip, "TEST.FLIP True");
+  need(!config.test.crop_size, "TEST.CROP_SIZE");
+  need(config.test.test_model_path.empty(), "TEST.TEST_MODEL_PATH (name the weights with --run-dir or --checkpoint)");
+  CONVOY_CHECK(missing.empty(), "not available yet: {}; remove it from the configuration", fmt::join(missing, ", "));
+}
+
+int64_t class_count(const Config& config) {
+  if (config.dataset.num_classes > 0) return config.dataset.num_classes;
+  static const std::vector<std::pair<std::string, int64_t>> known = {
+      {"cityscape", 19}, {"pascal_voc", 21}, {"pascal_aug", 21}, {"coco", 21}, {"ade20k", 150}, {"sbu", 2}};
+  for (const auto& [name, classes] : known)
+    if (name == config.dataset.name) return classes;
+  fail("the number of classes is not known: set DATASET.NAME (found '{}') or DATASET.NUM_CLASSES", config.dataset.name);
+}
+
+NetworkOptions network_options(const Config& config, int64_t classes) {
+  CONVOY_CHECK(!config.model.model_name.empty(), "MODEL.MODEL_NAME is not set; networks: {}",
+               fmt::join(network_names(), ", "));
+  NetworkOptions options;
+  options.name = config.model.model_name;
+  options.backbone = config.model.backbone;
+  options.classes = classes;
+  options.aux = config.solver.aux;
+  options.output_stride = config.model.output_stride;
+  options.backbone_scale = config.model.backbone_scale;
+  options.bn_eps_encoder = config.model.bn_eps_for_encoder.value_or(options.bn_eps_encoder);
+  options.bn_eps_decoder = config.model.bn_eps_for_decoder.value_or(options.bn_eps_decoder);
+  options.bn_momentum = config.model.bn_momentum.value_or(options.bn_momentum);
+  return options;
+}
+
+int64_t global_batch(const Config& config, int64_t ranks) {
+  return config.train.global_batch > 0 ? config.train.global_batch : config.train.batch_size * ranks;
+}
+
+int64_t total_steps(const Config& config, int64_t steps_per_epoch) {
+  return config.train.max_iters > 0 ? config.train.max_iters : config.train.epochs * steps_per_epoch;
+}
+
+LrSchedule lr_schedule(const Config& config, int64_t steps_per_epoch) {
+  const SolverConfig& solver = config.solver;
+  const auto steps = [&](double epochs) { return static_cast<int64_t>(epochs * static_cast<double>(steps_per_epoch)); };
+  LrSchedule schedule;
+  schedule.kind = solver.lr_scheduler == "cosine" ? LrSchedule::Kind::kCosine
+                  : solver.lr_scheduler == "step" ? LrSchedule::Kind::kStep
+                                                  : LrSchedule::Kind::kPoly;
+  schedule.base = solver.lr;
+  schedule.total_steps = total_steps(config, steps_per_epoch);
+  schedule.warmup_steps = steps(solver.warmup.epochs);
+  schedule.warmup_factor = solver.warmup.factor;
+  schedule.linear_warmup = solver.warmup.method == "linear";
+  schedule.power = solver.poly.power;
+  schedule.gamma = solver.step.gamma;
+  for (const int64_t epoch : solver.step.decay_epoch) schedule.milestones.push_back(epoch * steps_per_epoch);
+  return schedule;
+}
+
+std::vector<OptimizerGroup> parameter_groups(const Config& config, const Network& network, ParamStore& store) {
+  const double decay = config.solver.weight_decay;
+  const std::vector<std::string> prefixes = network.decoder_prefixes();
+  if (prefixes.empty()) return {{.name = "all", .weight_decay = decay}};
+  for (Parameter& p : store.parameters())
+    p.group = std::any_of(prefixes.begin(), prefixes.end(),
+                          [&](const std::string& prefix) { return p.name.starts_with(prefix); })
+                  ? 1
+                  : 0;
+  return {{.name = "encoder", .weight_decay = decay},
+          {.name = "decoder", .lr_factor = config.solver.decoder_lr_factor, .weight_decay = decay}};
+}
+
+std::vector<std::string> config_changes(const Config& before, const Config& after) {
+  std::vector<std::string> changes;
+  for (const ConfigField& field : config_schema()) {
+    const std::string was = field.dump(before), is = field.dump(after);
+    if (was != is) changes.push_back(fmt::format("{}: {} -> {}", field.key, was, is));
+  }
+  return changes;
+}
+
+}  // namespace convoy

@@ -1,0 +1,38 @@
+// What a configuration asks for, in the engine's terms.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "engine/lr_schedule.h"
+#include "engine/optimizer.h"
+#include "io/config.h"
+#include "nets/network.h"
+
+namespace convoy {
+
+/// Throws Error ("not available yet: ...") naming every setting that this version cannot honour. Nothing that is set
+/// is silently ignored.
+void require_supported(const Config& config);
+
+/// Classes of the configured data set, without reading it. Throws Error when that is not known.
+int64_t class_count(const Config& config);
+
+NetworkOptions network_options(const Config& config, int64_t classes);
+
+/// Samples per step over all ranks: TRAIN.GLOBAL_BATCH, or BATCH_SIZE for each rank.
+int64_t global_batch(const Config& config, int64_t ranks);
+
+/// Steps of the run: TRAIN.MAX_ITERS, else EPOCHS * steps_per_epoch.
+int64_t total_steps(const Config& config, int64_t steps_per_epoch);
+
+/// SOLVER's schedule over the run; epochs in it count steps_per_epoch steps, rounded down.
+LrSchedule lr_schedule(const Config& config, int64_t steps_per_epoch);
+
+/// Puts each parameter into a group and returns the groups: "encoder" at LR and "decoder" at LR * DECODER_LR_FACTOR
+/// where the network has decoder prefixes, else "all". Weight decay is on every parameter, as in the reference.
+std::vector<OptimizerGroup> parameter_groups(const Config& config, const Network& network, ParamStore& store);
+
+/// One line per setting in which two configurations differ: "SOLVER.LR: 0.01 -> 0.02".
+std::vector<std::string> config_changes(const Config& before, const Config& after);
+
+}  // namespace convoy

@@ -1,0 +1,54 @@
+// convoy synth: a generated data set.
+#include <nlohmann/json.hpp>
+
+#include "apps/commands.h"
+#include "engine/error.h"
+#include "io/synth.h"
+
+namespace convoy {
+namespace {
+
+struct SynthArguments {
+  explicit SynthArguments(CLI::App& command) {
+    command.add_option("folder", folder, "where to write")->required()->type_name("DIR");
+    command.add_option("--images", options.images, "scenes; every fifth is for validation")
+        ->capture_default_str()
+        ->check(CLI::PositiveNumber);
+    command.add_option("--size", size, "HEIGHTxWIDTH")->capture_default_str();
+    command.add_option("--seed", options.seed, "same seed, same bytes")->capture_default_str();
+    command.add_option("--threads", options.threads, "0: all cores")
+        ->capture_default_str()
+        ->check(CLI::NonNegativeNumber);
+    command.add_flag("--json", json, "print what was written as JSON");
+  }
+  SynthOptions options;
+  std::string folder, size = "128x256";
+  bool json = false;
+};
+
+void synth(SynthArguments& args) {
+  const SizeHW size = parse_size(args.size);
+  args.options.height = size.height;
+  args.options.width = size.width;
+  const SynthSummary summary = synthesize(args.folder, args.options);
+  if (args.json)
+    fmt::print("{}\n", nlohmann::json{{"folder", args.folder},
+                                      {"train", summary.train},
+                                      {"val", summary.val},
+                                      {"boxes", summary.boxes},
+                                      {"void_share", summary.void_share}}
+                           .dump());
+  else
+    fmt::print("{}: {} training and {} validation scenes of {}, {} boxes, {:.1f} % of the pixels without class\n",
+               args.folder, summary.train, summary.val, args.size, summary.boxes, summary.void_share * 100);
+}
+
+}  // namespace
+
+void add_synth_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("synth", "write a generated data set of street scenes");
+  const auto args = std::make_shared<SynthArguments>(*command);
+  command->callback([args] { synth(*args); });
+}
+
+}  // namespace convoy

@@ -1,0 +1,112 @@
+// convoy train: options to configuration and TrainerOptions; the training itself is in apps/trainer.cpp.
+#include <algorithm>
+#include <cctype>
+
+#include "apps/commands.h"
+#include "apps/interrupt.h"
+#include "apps/trainer.h"
+
+namespace convoy {
+namespace {
+
+struct TrainArguments {
+  explicit TrainArguments(CLI::App& command) : config(command), context(command) {
+    command
+        .add_option("--run-dir", run_directory,
+                    "where the run writes; default runs/<network>_<backbone>_<data set>_<time>")
+        ->type_name("DIR");
+    command.add_option("--resume", trainer.resume, "auto: newest checkpoint of the run directory, or a path")
+        ->type_name("auto|PATH");
+    command.add_option("--max-iters", max_iters, "steps of the run (TRAIN.MAX_ITERS)")->check(CLI::PositiveNumber);
+    command.add_option("--max-seconds", trainer.max_seconds, "stop in good order after this time, with exit code 75")
+        ->check(CLI::PositiveNumber);
+    command.add_option("--log-iter", trainer.log_interval, "steps between log lines")
+        ->capture_default_str()
+        ->check(CLI::PositiveNumber);
+    command.add_option("--val-epoch", trainer.val_epochs, "epochs between evaluations")
+        ->capture_default_str()
+        ->check(CLI::PositiveNumber);
+    command.add_flag("--skip-val", trainer.skip_val, "no evaluation");
+    command.add_flag("--test-mode", test_mode, "try everything in 5 steps: train, save, resume, evaluate, report");
+    command.add_option("--seed", seed, "of weights, data order and dropout (SEED)");
+    command.add_option("--ranks", ranks, "processes that share the work")
+        ->capture_default_str()
+        ->check(CLI::PositiveNumber);
+    command.add_option("--workers", workers, "loader threads (DATASET.WORKERS)")->check(CLI::NonNegativeNumber);
+    command.add_option("--on-bad-sample", on_bad_sample, "fail or skip (TRAIN.ON_BAD_SAMPLE)")
+        ->check(CLI::IsMember({"fail", "skip"}));
+    command.add_option("--profile", trainer.profile, "write a Chrome trace of ten steps")->type_name("FILE");
+  }
+
+  ConfigArguments config;
+  ContextArguments context;
+  TrainerOptions trainer;
+  std::string run_directory, on_bad_sample;
+  std::optional<int64_t> max_iters, seed, workers;
+  int64_t ranks = 1;
+  bool test_mode = false;
+};
+
+std::vector<std::string> overrides_of(const TrainArguments& args) {
+  std::vector<std::string> pairs;
+  const auto add = [&](const char* key, const std::optional<int64_t>& value) {
+    if (value) pairs.insert(pairs.end(), {key, std::to_string(*value)});
+  };
+  add("TRAIN.MAX_ITERS", args.max_iters);
+  add("SEED", args.seed);
+  add("DATASET.WORKERS", args.workers);
+  if (!args.on_bad_sample.empty()) pairs.insert(pairs.end(), {"TRAIN.ON_BAD_SAMPLE", args.on_bad_sample});
+  return pairs;
+}
+
+std::string default_run_directory(const Config& config) {
+  std::string name = config.model.model_name;
+  for (const std::string& part : {config.model.backbone, config.dataset.name})
+    if (!part.empty()) name += "_" + part;
+  std::string time = timestamp().substr(0, 19);
+  std::replace_if(
+      time.begin(), time.end(), [](unsigned char c) { return !std::isdigit(c); }, '-');
+  return "runs/" + name + "_" + time;
+}
+
+void train(TrainArguments& args, const std::vector<std::string>& command_line) {
+  CONVOY_CHECK(args.ranks == 1, "--ranks {}: training on several ranks is not available yet; use --ranks 1",
+               args.ranks);
+  CONVOY_CHECK(!args.config.file().empty(),
+               "train needs a recipe: --config-file FILE (configs/synth_demo.yaml is a small one)");
+  TrainerOptions& options = args.trainer;
+  options.context = args.context.options();
+  Config config = args.config.load(overrides_of(args));
+  if (options.context.threads == 0) options.context.threads = static_cast<int>(config.train.threads);
+  options.run_directory = args.run_directory.empty() ? default_run_directory(config) : args.run_directory;
+  CONVOY_CHECK(options.resume.empty() || !args.run_directory.empty() || options.resume != "auto",
+               "--resume auto needs --run-dir DIR, the run to go on with");
+  options.command_line = command_line;
+  options.version = kVersion;
+
+  const StopSignals signals;
+  options.stop_reason = [] { return StopSignals::received(); };
+  if (args.test_mode) {
+    config.train.max_iters = 5;
+    config.train.checkpoint_iters = 0;
+    options.log_interval = 1;
+    TrainerOptions first = options;
+    first.stop_at_step = 3;
+    Trainer(config, first).run();
+    options.resume = "auto";
+  }
+  const TrainResult result = Trainer(config, options).run();
+  if (args.test_mode && result.finished)
+    fmt::print("test mode: trained, saved, resumed, evaluated and reported in {}\n", options.run_directory.string());
+  if (!result.finished) throw Exit{kExitResumable};
+}
+
+}  // namespace
+
+void add_train_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("train", "train a network");
+  const auto args = std::make_shared<TrainArguments>(*command);
+  command->callback([args] { train(*args, command_line()); });
+}
+
+}  // namespace convoy
