@@ -44,6 +44,8 @@ int run(int argc, char** argv) {
   convoy::add_doctor_command(app);
   convoy::add_synth_command(app);
   convoy::add_report_command(app);
+  convoy::add_verify_command(app);
+  convoy::add_bench_command(app);
   app.require_subcommand(0, 1);
 
   std::vector<std::string> names;

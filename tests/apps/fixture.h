@@ -1,0 +1,62 @@
+// A generated data set, a recipe that trains on it in moments, and a folder that goes away.
+#pragma once
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "apps/trainer.h"
+#include "io/synth.h"
+
+class TinyRun {
+ public:
+  TinyRun() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "convoy-apps-XXXXXX").string();
+    if (!::mkdtemp(pattern.data())) throw std::runtime_error("no temporary directory");
+    path_ = pattern;
+    convoy::synthesize(data().string(), {.images = 10, .height = 70, .width = 130, .seed = 5});
+  }
+  ~TinyRun() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TinyRun(const TinyRun&) = delete;
+  TinyRun& operator=(const TinyRun&) = delete;
+
+  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+  std::filesystem::path data() const { return path_ / "data"; }
+
+  convoy::Config config(const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> pairs = {"DATASET.NAME",    "cityscape", "DATASET.ROOT",       data().string(),
+                                      "DATASET.WORKERS", "1",         "TRAIN.GLOBAL_BATCH", "2",
+                                      "TRAIN.CROP_SIZE", "(64, 96)",  "TRAIN.BASE_SIZE",    "64",
+                                      "TRAIN.MAX_ITERS", "8",         "SOLVER.LR",          "0.02",
+                                      "SOLVER.AUX",      "True",      "MODEL.MODEL_NAME",   "FastSCNN"};
+    pairs.insert(pairs.end(), more.begin(), more.end());
+    return convoy::load_config("", pairs);
+  }
+  convoy::TrainerOptions options(const std::string& name) const {
+    convoy::TrainerOptions options;
+    options.run_directory = path_ / name;
+    options.context.threads = 1;
+    options.log_interval = 1;
+    options.skip_val = true;
+    options.console = false;
+    options.pictures = 1;
+    return options;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+template <class Action>
+std::string error_of(Action action) {
+  try {
+    action();
+  } catch (const convoy::Error& error) {
+    return error.what();
+  }
+  return "";
+}

@@ -1,0 +1,136 @@
+#!/bin/bash
+# Whole command lines of the real binary: training, kill -9 and resume, predictions, bad input, a full disk.
+# usage: test_cli.sh path/to/convoy
+set -u
+convoy=$(realpath "$1")
+work=$(mktemp -d)
+trap 'umount "$work/small" 2>/dev/null; rm -rf "$work"' EXIT
+cd "$work"
+export OMP_WAIT_POLICY=passive
+checks=0 failures=0
+
+fail() { failures=$((failures + 1)); echo "FAILED: $*"; }
+check() { # check WHAT COMMAND...: the command succeeds
+  local what=$1; shift
+  checks=$((checks + 1))
+  if "$@" > check.log 2>&1; then echo "ok: $what"; else fail "$what"; tail -5 check.log; fi
+}
+refused() { # refused WHAT WORD COMMAND...: exit code 1 within 10 s, stderr says "error:" and the word
+  local what=$1 word=$2; shift 2
+  checks=$((checks + 1))
+  timeout 10 "$@" > out.log 2> err.log
+  local code=$?
+  if [ $code = 1 ] && grep -q "^error: " err.log && grep -qF -- "$word" err.log; then echo "ok: $what"
+  else fail "$what: exit code $code, wanted 1 and '$word'"; tail -3 err.log; fi
+}
+
+cat > recipe.yaml <<'YAML'
+DATASET: {NAME: cityscape, ROOT: data, WORKERS: 1}
+TRAIN: {GLOBAL_BATCH: 2, CROP_SIZE: (64, 96), BASE_SIZE: 64, CHECKPOINT_ITERS: 2}
+SOLVER: {LR: 0.02, AUX: True}
+MODEL: {MODEL_NAME: FastSCNN}
+YAML
+train="$convoy train --config-file recipe.yaml --threads 1 --log-iter 1"
+losses() { sed -E 's/.*"loss":([^,]*),.*"step":([0-9]+).*/\2 \1/' "$1/metrics.jsonl"; }
+
+check "synth" $convoy synth data --images 10 --size 70x130 --seed 5
+check "version" sh -c "$convoy --version --json | grep -q '\"version\"'"
+for command in train eval predict plan doctor synth report verify bench; do
+  check "$command --help" sh -c "$convoy $command --help | grep -q -- --help"
+done
+check "doctor" $convoy doctor --config-file recipe.yaml
+check "plan" sh -c "$convoy plan --config-file recipe.yaml --json | grep -q predicted_peak_bytes"
+check "plan --dump-plan --trace-step" sh -c "$convoy plan --config-file recipe.yaml --dump-plan --trace-step | grep -q 'upsample_softmax_ce'"
+
+# An undisturbed run against one that is killed at some instant and resumed.
+check "train" $train --run-dir whole --max-iters 30 --skip-val
+$train --run-dir killed --max-iters 30 --skip-val > /dev/null 2>&1 &
+child=$!
+for _ in $(seq 300); do [ -d killed/checkpoints/step-00000006 ] && break; sleep 0.1; done
+kill -9 $child
+wait $child 2>/dev/null
+[ -d killed/checkpoints/step-00000030 ] && echo "note: the run had ended before it was killed"
+check "resume after kill -9" $train --run-dir killed --max-iters 30 --skip-val --resume auto
+check "its losses equal those of the undisturbed run" diff <(losses whole) <(losses killed)
+check "its weights too" cmp whole/checkpoints/step-00000030/tensors.safetensors killed/checkpoints/step-00000030/tensors.safetensors
+
+# A signal, a time budget: exit code 75 and resumable.
+checks=$((checks + 1))
+$train --run-dir signalled --max-iters 1000000 --skip-val > /dev/null 2>&1 &
+child=$!
+for _ in $(seq 300); do [ -s signalled/metrics.jsonl ] && break; sleep 0.1; done
+kill -TERM $child
+wait $child
+code=$?
+[ $code = 75 ] && echo "ok: SIGTERM ends with 75" || fail "SIGTERM: exit code $code"
+check "the time budget ends with 75" sh -c "$train --run-dir timed --max-iters 1000000 --skip-val --max-seconds 1; test \$? = 75"
+check "test mode" $train --run-dir tested --test-mode --profile trace.json
+check "its profile" grep -q traceEvents trace.json
+check "its report" grep -q "<svg" tested/report.html
+check "report" $convoy report tested
+
+# Prediction and scores.
+mkdir -p mixed && cp data/leftImg8bit/val/*/*.png mixed/ && echo "no image" > mixed/notes.txt
+check "predict a folder" sh -c "$convoy predict --run-dir tested --input-img mixed --output-dir predicted 2>&1 | grep -q notes.txt"
+check "its pictures" sh -c "ls predicted/*_label.png predicted/*_prediction.png predicted/*_overlay.png"
+check "eval --json" sh -c "$convoy eval --run-dir tested --json | grep -q miou_present"
+
+# Bad input: named within 10 s.
+refused "unknown command" "'train'" $convoy trian
+refused "unknown option" "--log-iter" $train --log-itre 3
+refused "unknown key" "SOLVER.LR" $train --run-dir bad SOLVER.LRR 1
+refused "key without value" "SOLVER.LR" $train --run-dir bad SOLVER.LR
+refused "no recipe" "nowhere.yaml" $convoy train --config-file nowhere.yaml
+refused "unknown network" "FastSCNN" $train --run-dir bad MODEL.MODEL_NAME FastSCN
+refused "a setting not built yet" "SOLVER.OPTIMIZER adam" $train --run-dir bad SOLVER.OPTIMIZER adam
+refused "several ranks" "--ranks 2" $train --run-dir bad --ranks 2
+refused "a device not built in" "cuda" $train --run-dir bad --device cuda
+refused "an earlier run in the way" "--resume auto" $train --run-dir whole
+refused "no such checkpoint" "mistyped" $train --run-dir bad --resume mistyped
+refused "prediction without image" "notes.txt" $convoy predict --run-dir tested --input-img mixed/notes.txt
+refused "no such image" "absent.png" $convoy predict --run-dir tested --input-img absent.png
+refused "report of nothing" "absent" $convoy report absent
+refused "synth size" "HEIGHTxWIDTH" $convoy synth other --size 12by14
+
+cp -r whole broken
+truncate -s -100 broken/checkpoints/step-00000030/tensors.safetensors
+refused "unreadable checkpoint" "tensors.safetensors" $convoy eval --checkpoint broken/checkpoints/step-00000030
+for c in broken/checkpoints/step-*; do truncate -s -1 $c/tensors.safetensors; done
+refused "all checkpoints unreadable" "damaged" $train --run-dir broken --resume auto --max-iters 30
+
+damage() { # damage NAME: a copy of the data set to be spoilt
+  rm -rf "$1" && cp -r data "$1"
+  image=$(ls "$1"/leftImg8bit/train/*/*.png | head -1)
+  label=$(ls "$1"/gtFine/train/*/*labelIds.png | head -1)
+}
+damage outside; python3 - "$label" <<'PY'
+import struct, sys, zlib
+def chunk(kind, data): return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+height, width = 70, 130
+rows = b"".join(b"\0" + (bytes([7] * width) if y != 3 else bytes([7] * 5 + [200] + [7] * (width - 6))) for y in range(height))
+open(sys.argv[1], "wb").write(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
+                              + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+PY
+refused "label outside the range" "label value 200 at pixel (x 5, y 3)" $train --run-dir bad1 DATASET.ROOT outside
+refused "which file" "$(basename "$label")" $train --run-dir bad1 DATASET.ROOT outside
+damage short; truncate -s -200 "$image"
+refused "truncated image" "$(basename "$image")" $train --run-dir bad2 DATASET.ROOT short
+check "which can be skipped" $train --run-dir skipping --max-iters 4 --skip-val --on-bad-sample skip DATASET.ROOT short
+damage sizes; $convoy synth half --images 2 --size 35x65 > /dev/null; cp "$(ls half/gtFine/train/*/*labelIds.png | head -1)" "$label"
+refused "mask of another size" "$(basename "$label")" $train --run-dir bad3 DATASET.ROOT sizes
+damage missing; rm "$label"
+refused "missing mask" "$(basename "$label")" $train --run-dir bad4 DATASET.ROOT missing
+mkdir -p folder/images/train folder/images/val folder/masks/train folder/masks/val
+for split in train val; do cp data/gtFine/train/*/*labelIds.png folder/masks/$split/; done
+for split in train val; do for mask in folder/masks/$split/*.png; do
+  printf '\377\330\377\340\0\20JFIF\0\1\1\0\0\1\0\1\0\0' > folder/images/$split/$(basename $mask .png).jpg; done; done
+refused "truncated JPEG" ".jpg" $train --run-dir bad5 DATASET.NAME folder DATASET.ROOT folder DATASET.NUM_CLASSES 34
+
+if [ "$(id -u)" = 0 ] && mkdir small && mount -t tmpfs -o size=12m tmpfs small 2>/dev/null; then
+  refused "a disk that fills up" "small/run/checkpoints" $train --run-dir small/run --max-iters 100 --skip-val
+else
+  echo "skipped: a disk that fills up (needs root and mount)"
+fi
+
+echo "$((checks - failures)) passed, $failures failed"
+[ $failures = 0 ]
