@@ -10,8 +10,6 @@
 
 namespace convoy {
 
-inline constexpr const char* kVersion = "0.1.0";
-
 /// Exit codes: 0 success, 1 error, 75 interrupted and resumable.
 struct Exit {
   int code;

@@ -6,6 +6,7 @@
 
 #include "apps/commands.h"
 #include "engine/error.h"
+#include "engine/version.h"
 #include "kernels/conv2d_onednn.h"
 #include "kernels/isa.h"
 

@@ -5,6 +5,7 @@
 #include "apps/commands.h"
 #include "apps/interrupt.h"
 #include "apps/trainer.h"
+#include "engine/version.h"
 
 namespace convoy {
 namespace {

@@ -1,3 +1,4 @@
+# scripts/install-deps names the packages; cmake/ConvoyConfig.cmake.in finds the same for users of the installed library.
 add_library(convoy_dependencies INTERFACE)
 find_package(OpenMP REQUIRED)
 find_package(Threads REQUIRED)
@@ -10,7 +11,7 @@ find_package(CLI11 REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(pugixml REQUIRED IMPORTED_TARGET pugixml)
 target_link_libraries(convoy_dependencies INTERFACE OpenMP::OpenMP_CXX Threads::Threads fmt::fmt
-                      nlohmann_json::nlohmann_json yaml-cpp PNG::PNG JPEG::JPEG CLI11::CLI11 PkgConfig::pugixml)
+                      nlohmann_json::nlohmann_json yaml-cpp PNG::PNG JPEG::JPEG $<BUILD_INTERFACE:CLI11::CLI11> PkgConfig::pugixml)
 if(CONVOY_ONEDNN)
   find_package(dnnl REQUIRED)
   target_link_libraries(convoy_dependencies INTERFACE DNNL::dnnl)

@@ -1,11 +1,15 @@
 # missing-field-initializers: designated initialisers leave members at their defaults on purpose. restrict: gcc 12 reports
 # it falsely inside std::string (GCC bug 105651).
+# Warnings are our own affair: projects that use the installed library keep theirs.
 add_library(convoy_options INTERFACE)
-target_compile_options(convoy_options INTERFACE -Wall -Wextra -Wno-psabi -Wno-missing-field-initializers -Wno-restrict)
+set(warnings -Wall -Wextra -Wno-psabi -Wno-missing-field-initializers -Wno-restrict)
 if(CONVOY_WERROR)
-  target_compile_options(convoy_options INTERFACE -Werror)
+  list(APPEND warnings -Werror)
 endif()
-target_include_directories(convoy_options INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+target_compile_options(convoy_options INTERFACE "$<BUILD_INTERFACE:${warnings}>")
+target_compile_features(convoy_options INTERFACE cxx_std_20)
+target_include_directories(convoy_options INTERFACE $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+                                                    $<INSTALL_INTERFACE:include/convoy>)
 
 if(CONVOY_SANITIZE)
   add_compile_options(-fsanitize=${CONVOY_SANITIZE} -fno-omit-frame-pointer)

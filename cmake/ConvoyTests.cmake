@@ -18,3 +18,31 @@ if(TARGET convoy_cli)
   add_test(NAME cli COMMAND ${PROJECT_SOURCE_DIR}/tests/cli/test_cli.sh $<TARGET_FILE:convoy_cli>)
   set_tests_properties(cli PROPERTIES TIMEOUT 600)
 endif()
+
+add_test(NAME check_includes COMMAND ${PROJECT_SOURCE_DIR}/scripts/check-includes)
+add_test(NAME check_includes_self_test COMMAND ${PROJECT_SOURCE_DIR}/scripts/check-includes --self-test)
+
+# Other versions of clang-format break lines elsewhere.
+find_program(CONVOY_CLANG_FORMAT NAMES clang-format-14 clang-format)
+mark_as_advanced(CONVOY_CLANG_FORMAT)
+if(CONVOY_CLANG_FORMAT)
+  execute_process(COMMAND ${CONVOY_CLANG_FORMAT} --version OUTPUT_VARIABLE clang_format_version)
+  if(clang_format_version MATCHES "version 14\\.")
+    add_test(NAME format COMMAND ${PROJECT_SOURCE_DIR}/scripts/format --check)
+  endif()
+endif()
+
+# The library as another project sees it: installed, found by find_package, linked, run.
+if(NOT CONVOY_SANITIZE)
+  set(install_prefix ${PROJECT_BINARY_DIR}/install_test/prefix)
+  add_test(NAME install COMMAND ${CMAKE_COMMAND} --install ${PROJECT_BINARY_DIR} --prefix ${install_prefix})
+  set_tests_properties(install PROPERTIES FIXTURES_SETUP installed)
+  add_test(NAME install_consumer
+           COMMAND ${CMAKE_CTEST_COMMAND}
+                   --build-and-test ${PROJECT_SOURCE_DIR}/tests/install/consumer ${PROJECT_BINARY_DIR}/install_test/consumer
+                   --build-generator ${CMAKE_GENERATOR}
+                   --build-options -DCMAKE_PREFIX_PATH=${install_prefix} -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER}
+                                   -DCMAKE_EXE_LINKER_FLAGS=${CMAKE_EXE_LINKER_FLAGS}
+                   --test-command ${CMAKE_CTEST_COMMAND} --output-on-failure)
+  set_tests_properties(install_consumer PROPERTIES FIXTURES_REQUIRED installed LABELS slow TIMEOUT 600)
+endif()
