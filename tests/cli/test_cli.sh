@@ -26,7 +26,7 @@ refused() { # refused WHAT WORD COMMAND...: exit code 1 within 10 s, stderr says
 
 cat > recipe.yaml <<'YAML'
 DATASET: {NAME: cityscape, ROOT: data, WORKERS: 1}
-TRAIN: {GLOBAL_BATCH: 2, CROP_SIZE: (64, 96), BASE_SIZE: 64, CHECKPOINT_ITERS: 2}
+TRAIN: {GLOBAL_BATCH: 2, CROP_SIZE: [64, 96], BASE_SIZE: 64, CHECKPOINT_ITERS: 2}
 SOLVER: {LR: 0.02, AUX: True}
 MODEL: {MODEL_NAME: FastSCNN}
 YAML
@@ -51,6 +51,7 @@ kill -9 $child
 wait $child 2>/dev/null
 [ -d killed/checkpoints/step-00000030 ] && echo "note: the run had ended before it was killed"
 check "resume after kill -9" $train --run-dir killed --max-iters 30 --skip-val --resume auto
+check "it left metrics" test -s whole/metrics.jsonl -a -s killed/metrics.jsonl
 check "its losses equal those of the undisturbed run" diff <(losses whole) <(losses killed)
 check "its weights too" cmp whole/checkpoints/step-00000030/tensors.safetensors killed/checkpoints/step-00000030/tensors.safetensors
 
