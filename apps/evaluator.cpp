@@ -85,7 +85,6 @@ std::optional<SegmentationScores> evaluate_dataset(Predictor& predictor, const S
     scores.images += static_cast<int64_t>(images.size());
     images.clear();
     targets.clear();
-    if (options.progress) options.progress(scores.images);
   };
   const auto decode = [&](int64_t index) {
     Sample sample = dataset.decode(index);

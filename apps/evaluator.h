@@ -29,10 +29,9 @@ struct SegmentationScores {
 };
 
 struct EvaluationOptions {
-  int64_t batch_size = 1;          ///< images of equal size that run together
-  std::optional<SizeHW> val_crop;  ///< DATASET.MODE val: resize and centre-crop; else native size
-  std::function<bool()> stop;      ///< asked between batches; true: give up
-  std::function<void(int64_t done)> progress;
+  int64_t batch_size = 1;                        ///< images of equal size that run together
+  std::optional<SizeHW> val_crop;                ///< DATASET.MODE val: resize and centre-crop; else native size
+  std::function<bool()> stop;                    ///< asked between batches; true: give up
   std::function<void(const std::string&)> skip;  ///< told of an unreadable sample that is left out; empty: Error
 };
 

@@ -21,7 +21,7 @@ TEST_CASE("every image size can be predicted") {
   const auto network = make_network({.name = "FastSCNN", .classes = 4}, store);
   store.initialize(1);
   Predictor predictor(context, store, *network, {});
-  for (const auto [height, width] : {std::pair<int64_t, int64_t>{1, 1}, {1, 200}, {63, 33}, {97, 131}}) {
+  for (const auto& [height, width] : {std::pair<int64_t, int64_t>{1, 1}, {1, 200}, {63, 33}, {97, 131}}) {
     const Image image{height, width, 3, std::vector<uint8_t>(static_cast<size_t>(height * width * 3), 90)};
     const LabelMap labels = predictor.predict(image);
     CHECK(labels.height == height);
