@@ -27,21 +27,29 @@ class GradientSums {
   std::map<Value, Value> sums_;
 };
 
+/// Nodes that lead to v, ascending. Values that evaluate() has made constants are followed too: they are known, but
+/// still depend on the parameters.
+std::vector<NodeId> ancestors(const Graph& graph, Value v) {
+  std::set<NodeId> found{v.node};
+  for (auto it = found.rbegin(); it != found.rend(); ++it)
+    for (const Value& input : graph.node(*it).inputs) found.insert(input.node);
+  return {found.begin(), found.end()};
+}
+
 }  // namespace
 
 std::vector<Value> Graph::differentiate(Value loss, std::span<const Value> also) {
   CONVOY_CHECK(loss.shape().count() == 1, "only a scalar can be differentiated, this value has shape {}",
                loss.shape().str());
   fuse(*this, make_schedule(*this, {loss}, false));
-  const Schedule schedule = make_schedule(*this, {loss}, false);
+  const std::vector<NodeId> nodes = ancestors(*this, loss);
 
   const std::set<Value> wanted(also.begin(), also.end());
   std::set<Value> needed;  // values that lead from a parameter, or from a wanted value, to the loss
-  for (const NodeId id : schedule.nodes) {
+  for (const NodeId id : nodes) {
     const Node& n = node(id);
     bool reaches = n.op->name == "parameter";
-    if (!is_leaf(*this, {this, id, 0}))
-      for (const Value& v : n.inputs) reaches |= needed.contains(v);
+    for (const Value& v : n.inputs) reaches |= needed.contains(v);
     for (int32_t o = 0; o < static_cast<int32_t>(n.outputs.size()); ++o)
       if (reaches || wanted.contains({this, id, o})) needed.insert({this, id, o});
   }
@@ -50,19 +58,23 @@ std::vector<Value> Graph::differentiate(Value loss, std::span<const Value> also)
   const std::string outer_scope = scope_;
   scope_ = node(loss.node).name;
   sums.arrive(loss, constant(1.0f));
-  for (auto it = schedule.nodes.rbegin(); it != schedule.nodes.rend(); ++it) {
+  for (auto it = nodes.rbegin(); it != nodes.rend(); ++it) {
     const NodeId id = *it;
     if (!needed.contains({this, id, 0})) continue;
     if (node(id).op->name == "parameter") {
       if (const Value gradient = sums.of({this, id, 0})) {
         scope_ = node(id).name;
         const int64_t slot = node(id).slot;
+        for (const Value& earlier : gradient_effects_)
+          CONVOY_CHECK(node(earlier.node).attrs.integer("slot") != slot,
+                       "parameter '{}' has a gradient in this graph already: add the losses, then differentiate once",
+                       node(id).name);
         parameters_.parameters()[static_cast<size_t>(slot)].has_gradient = true;
         gradient_effects_.push_back(append("store_gradient", {gradient}, Attrs{{"slot", slot}}));
       }
       continue;
     }
-    if (is_leaf(*this, {this, id, 0})) continue;
+    if (node(id).inputs.empty()) continue;
     std::vector<Value> d_outputs;
     bool any = false;
     for (int32_t o = 0; o < static_cast<int32_t>(node(id).outputs.size()); ++o) {

@@ -35,6 +35,14 @@ class Fuser {
     return node.op->name == op ? &node : nullptr;
   }
 
+  /// Whether a node of the graph, perhaps outside this schedule, counts on the full-size gradient that the loss gives.
+  bool reads_gradient(NodeId loss) const {
+    for (NodeId id = loss + 1; id < static_cast<NodeId>(graph_.size()); ++id)
+      for (const Value& v : graph_.node(id).inputs)
+        if (v == Value{&graph_, loss, 1}) return true;
+    return false;
+  }
+
   static bool bare_bn(const Node& node) {
     return node.inputs.size() == 5 && node.attrs.integer("act") == static_cast<int64_t>(Activation::kNone);
   }
@@ -79,7 +87,7 @@ class Fuser {
   void fuse_upsample(NodeId id) {
     Node& node = graph_.node(id);
     const Node* resize = sole(node.inputs[0], "resize_bilinear");
-    if (!resize) return;
+    if (!resize || reads_gradient(id)) return;
     std::vector<Value> inputs = node.inputs;
     inputs[0] = resize->inputs[0];
     Attrs attrs = node.attrs;

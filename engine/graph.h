@@ -101,7 +101,7 @@ class Graph {
   /// Appends the backward pass of a scalar `loss`. Each parameter that takes part gets its gradient stored into the
   /// ParamStore's gradient store whenever the returned effects run; parameters that take no part get none.
   /// `also` lists further values whose gradients are wanted; they are returned in their order (no value where the loss
-  /// does not depend on one).
+  /// does not depend on one). Throws Error when a parameter has a gradient in this graph already.
   std::vector<Value> differentiate(Value loss, std::span<const Value> also = {});
   /// The effects that differentiate() appended: one store per parameter, in order of completion.
   const std::vector<Value>& gradient_effects() const { return gradient_effects_; }

@@ -7,7 +7,8 @@
 namespace convoy {
 
 double LrSchedule::at(int64_t step) const {
-  const auto t = static_cast<double>(std::clamp<int64_t>(step, 0, std::max<int64_t>(total_steps - 1, 0)));
+  step = std::clamp<int64_t>(step, 0, std::max<int64_t>(total_steps - 1, 0));
+  const auto t = static_cast<double>(step);
   const auto total = static_cast<double>(total_steps), warmup = static_cast<double>(warmup_steps);
   double factor = 1;
   if (t < warmup) factor = linear_warmup ? warmup_factor * (1 - t / warmup) + t / warmup : warmup_factor;

@@ -1,6 +1,7 @@
 #include "engine/memory.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 
 #include "engine/error.h"
@@ -22,6 +23,7 @@ Allocator::~Allocator() {
 }
 
 std::shared_ptr<Storage> Allocator::allocate(size_t bytes) {
+  CONVOY_CHECK(bytes <= size_t{PTRDIFF_MAX} / 2, "{} bytes of memory were asked for: a size is wrong", bytes);
   const size_t size = rounded(bytes);
   void* data = nullptr;
   {
@@ -34,6 +36,10 @@ std::shared_ptr<Storage> Allocator::allocate(size_t bytes) {
   }
   if (!data) {
     data = std::aligned_alloc(kAlignment, size);
+    if (!data) {
+      trim();
+      data = std::aligned_alloc(kAlignment, size);
+    }
     CONVOY_CHECK(data, "out of memory: {} bytes were asked for while {} are in use; use a smaller batch or crop", size,
                  use().in_use);
   }

@@ -30,7 +30,8 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
   static std::shared_ptr<Allocator> create() { return std::shared_ptr<Allocator>(new Allocator); }
   ~Allocator();
 
-  /// Uninitialised memory of at least `bytes`. Throws Error naming the bytes when the system has none left.
+  /// Uninitialised memory of at least `bytes`. When the system has none left, the cached blocks are given back first;
+  /// throws Error naming the bytes when that does not help.
   std::shared_ptr<Storage> allocate(size_t bytes);
   MemoryUse use() const;
   void reset_peak();

@@ -53,7 +53,7 @@ double Plan::total_flops() const {
   return sum;
 }
 
-std::string Plan::dump() const {
+std::string Plan::dump(bool with_implementations) const {
   std::string text;
   size_t copied = 0;
   for (size_t l = 0; l < launches.size(); ++l) {
@@ -64,15 +64,16 @@ std::string Plan::dump() const {
     for (const int v : launch.in) text += " " + describe(values[static_cast<size_t>(v)]);
     text += " ->";
     for (const int v : launch.out) text += v < 0 ? " -" : " " + describe(values[static_cast<size_t>(v)]);
-    text += fmt::format(" | {} | {:.3f} MFLOP {:.3f} MB", launch.kernel.implementation, launch.cost.flops / 1e6,
-                        launch.cost.bytes / 1e6);
+    if (with_implementations) text += " | " + launch.kernel.implementation;
+    text += fmt::format(" | {:.3f} MFLOP {:.3f} MB", launch.cost.flops / 1e6, launch.cost.bytes / 1e6);
     if (launch.copied_bytes) text += fmt::format(" copies {} B", launch.copied_bytes);
     text += '\n';
     copied += launch.copied_bytes;
   }
-  text +=
-      fmt::format("arena {} B in {} buffers, most alive at once {} B; copied by reorders, concats and slices {} B\n",
-                  arena_bytes, buffers.size(), lower_bound_bytes, copied);
+  if (with_implementations)
+    text += fmt::format("arena {} B in {} buffers, most alive at once {} B; ", arena_bytes, buffers.size(),
+                        lower_bound_bytes);
+  text += fmt::format("copied by reorders, concats and slices {} B\n", copied);
   for (size_t b = 0; b < buckets.size(); ++b)
     text += fmt::format("bucket {}: {} gradients, {} B, complete after launch {}\n", b, buckets[b].parameters.size(),
                         buckets[b].bytes, buckets[b].ready_after);

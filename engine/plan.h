@@ -93,8 +93,9 @@ class Plan {
   uint64_t hash = 0;
 
   /// One line per launch: number, operator, module path, shapes and layouts, implementation, bytes, FLOPs; then memory,
-  /// buckets and copies. Deterministic: the text is a test golden.
-  std::string dump() const;
+  /// buckets and copies. Deterministic. Without implementations it is also free of all that the convolution library
+  /// decides (names, workspaces): that text is a test golden.
+  std::string dump(bool with_implementations = true) const;
   double total_flops() const;
 };
 

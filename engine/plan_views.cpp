@@ -74,7 +74,10 @@ void make_views(Plan& plan, const Graph& graph, const Schedule& schedule) {
       PlanValue& part = value(launch.out[0]);
       const int64_t first =
           graph.node(schedule.nodes[static_cast<size_t>(launch.schedule_index)]).attrs.integer("first");
-      const bool aligned = first % whole.geometry.block == 0;
+      // A slice that ends inside a block would have another channel's values where its pad lanes are to hold zeros.
+      const bool whole_blocks =
+          part.geometry.c % whole.geometry.block == 0 || first + part.geometry.c == whole.geometry.c;
+      const bool aligned = first % whole.geometry.block == 0 && whole_blocks;
       if (aligned && whole.place == PlanValue::Place::kArena && !part.is_target && all_take_slices(launch.out[0]))
         make_slice(part, whole, first);
       else

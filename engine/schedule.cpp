@@ -62,7 +62,8 @@ Schedule make_schedule(const Graph& graph, std::vector<Value> targets, bool with
       for (const Value& v : graph.node(id).inputs) need(v);
     }
   };
-  for (const Value& v : targets) need(v);
+  for (const Value& v : targets)
+    if (!graph.node(v.node).effect_done) need(v);
   follow();
   if (with_effects) {
     for (NodeId id = 0; id < static_cast<NodeId>(graph.size()); ++id) {

@@ -34,6 +34,7 @@ Session::~Session() {
 }
 
 void Session::bind(const std::string& input, const void* data) {
+  CONVOY_CHECK(data, "graph input '{}' was bound to no memory", input);
   for (const PlanLeaf& leaf : plan_->leaves)
     if (leaf.kind == PlanLeaf::Kind::kInput && leaf.name == input) {
       if (inputs_[input] != data) placed_ = false;
@@ -93,6 +94,12 @@ void Session::place() {
   placed_ = true;
 }
 
+// A plan may have been made for another graph of the same structure, so module paths come from this one.
+std::string Session::name_of(const Launch& launch) const {
+  return launch.schedule_index < 0 ? launch.name
+                                   : graph_.node(schedule_.nodes[static_cast<size_t>(launch.schedule_index)]).name;
+}
+
 void Session::run(const StepState& step) {
   Context& context = graph_.context();
   auto* arena = static_cast<char*>(context.claim_arena(plan_->arena_bytes, this));
@@ -110,10 +117,10 @@ void Session::run(const StepState& step) {
     try {
       launch.kernel.run({.in = bound.in, .out = bound.out, .workspace = bound.workspace, .step = step});
     } catch (const std::exception& e) {
-      fail("step {}, {} ({}): {}", step.global_step, launch.name, launch.op, e.what());
+      fail("step {}, {} ({}): {}", step.global_step, name_of(launch), launch.op, e.what());
     }
     if (profiler.enabled())
-      profiler.add({.name = launch.name + " " + launch.op,
+      profiler.add({.name = name_of(launch) + " " + launch.op,
                     .category = launch.op,
                     .start_us = start,
                     .duration_us = profiler.now_us() - start});
@@ -135,7 +142,7 @@ void Session::check_guards(int l) const {
     const auto* guard = reinterpret_cast<const unsigned char*>(arena_) + b.offset + b.bytes;
     for (size_t i = 0; i < plan_->guard_bytes; ++i)
       CONVOY_CHECK(guard[i] == kPoison, "{} ({}) wrote {} bytes behind a buffer of {} bytes",
-                   plan_->launches[static_cast<size_t>(l)].name, plan_->launches[static_cast<size_t>(l)].op, i + 1,
+                   name_of(plan_->launches[static_cast<size_t>(l)]), plan_->launches[static_cast<size_t>(l)].op, i + 1,
                    b.bytes);
   }
 }
@@ -146,7 +153,7 @@ void Session::check_finite(const Launch& launch, const Bound& bound) const {
     for (int64_t n = 0; n < v.n; ++n) {
       const float* image = v.f32() + n * v.image_stride();
       for (int64_t i = 0; i < v.blocks() * v.block * v.pixels(); ++i)
-        CONVOY_CHECK(std::isfinite(image[i]), "{} ({}): {} at element {} of image {} of its output", launch.name,
+        CONVOY_CHECK(std::isfinite(image[i]), "{} ({}): {} at element {} of image {} of its output", name_of(launch),
                      launch.op, image[i], i, n);
     }
   }
@@ -171,17 +178,29 @@ Tensor Session::fetch(size_t i) const {
 std::vector<Tensor> evaluate(const std::vector<Value>& values, const StepState& step) {
   CONVOY_CHECK(!values.empty(), "nothing to evaluate");
   Graph& graph = *values[0].graph;
-  fuse(graph, make_schedule(graph, values, true));
-  Session session(graph, make_schedule(graph, values, true));
-  session.run(step);
-  std::vector<Tensor> results;
-  for (size_t i = 0; i < values.size(); ++i) {
-    Tensor& kept = graph.node(values[i].node).computed[static_cast<size_t>(values[i].output)];
-    if (!kept.defined()) kept = session.fetch(i);
-    results.push_back(kept);
+  const auto kept = [&](Value v) -> Tensor* {
+    std::vector<Tensor>& computed = graph.node(v.node).computed;
+    return computed.empty() ? nullptr : &computed[static_cast<size_t>(v.output)];  // an effect has no value
+  };
+  std::vector<Value> missing;
+  for (const Value& v : values) {
+    const Tensor* tensor = kept(v);
+    if (!(tensor ? tensor->defined() : graph.node(v.node).effect_done)) missing.push_back(v);
   }
-  for (const NodeId id : session.schedule_.nodes)
-    if (graph.node(id).op->effect) graph.node(id).effect_done = true;
+  if (!missing.empty()) {
+    fuse(graph, make_schedule(graph, missing, true));
+    Session session(graph, make_schedule(graph, missing, true));
+    session.run(step);
+    for (size_t i = 0; i < missing.size(); ++i)
+      if (Tensor* tensor = kept(missing[i]); tensor && !tensor->defined()) *tensor = session.fetch(i);
+    for (const NodeId id : session.schedule_.nodes)
+      if (graph.node(id).op->effect) graph.node(id).effect_done = true;
+  }
+  std::vector<Tensor> results;
+  for (const Value& v : values) {
+    const Tensor* tensor = kept(v);
+    results.push_back(tensor ? *tensor : Tensor{});
+  }
   return results;
 }
 

@@ -13,6 +13,8 @@ namespace convoy {
 
 /// Builds and runs the smallest plan for `v`, copies the value out and makes it a constant of the graph: asking again
 /// costs nothing. Effects on the way (running statistics) run once, however often values behind them are asked for.
+/// Effects themselves may be asked for, as in evaluate(graph.gradient_effects()); their tensors are undefined.
+/// Parameters and buffers are read anew at every call.
 Tensor evaluate(Value v, const StepState& step = {});
 std::vector<Tensor> evaluate(const std::vector<Value>& values, const StepState& step = {});
 
@@ -52,6 +54,7 @@ class Session {
   // The debug interpreter, around launch l.
   void poison_new_buffers(int l);
   void check_guards(int l) const;
+  std::string name_of(const Launch& launch) const;
   void check_finite(const Launch& launch, const Bound& bound) const;
 
   Graph& graph_;

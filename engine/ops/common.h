@@ -22,8 +22,4 @@ inline TensorInfo info_of(Value v) {
   return {v.dtype(), v.shape()};
 }
 
-inline std::vector<TensorInfo> infer_like_first(const Node& node) {
-  return {info_of(node.inputs[0])};
-}
-
 }  // namespace convoy

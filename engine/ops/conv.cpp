@@ -35,6 +35,11 @@ std::vector<TensorInfo> infer_conv(const Node& node) {
   CONVOY_CHECK(p.groups > 0 && x[1] % p.groups == 0 && w[0] % p.groups == 0 && w[1] == x[1] / p.groups,
                "the input has {} channels in {} groups, the weight {} takes {} per group", x[1], p.groups, w.str(),
                w[1]);
+  CONVOY_CHECK(node.inputs[1].dtype() == DType::kF32, "the weight must be f32, it is {}",
+               dtype_name(node.inputs[1].dtype()));
+  CONVOY_CHECK(p.stride_h > 0 && p.stride_w > 0 && p.dilation_h > 0 && p.dilation_w > 0 && p.pad_h >= 0 && p.pad_w >= 0,
+               "strides {}x{} and dilations {}x{} must be positive, paddings {}x{} not negative", p.stride_h,
+               p.stride_w, p.dilation_h, p.dilation_w, p.pad_h, p.pad_w);
   if (node.inputs.size() > 2) require_shape(node, 2, {w[0]});
   const int64_t oh = conv_extent(x[2], w[2], p.stride_h, p.pad_h, p.dilation_h);
   const int64_t ow = conv_extent(x[3], w[3], p.stride_w, p.pad_w, p.dilation_w);
@@ -186,8 +191,11 @@ Kernel prepare_backward_weights(const PrepareArgs& args) {
 }
 
 Kernel prepare_backward_bias(const PrepareArgs&) {
-  return {.run = [](const KernelArgs& a) { CONVOY_CPU(conv2d_backward_bias)
-                                           (a.in[0], a.out[0].f32()); },
+  return {.run =
+              [](const KernelArgs& a) {
+                CONVOY_CPU(conv2d_backward_bias)
+                (a.in[0], a.out[0].f32());
+              },
           .implementation = "sum"};
 }
 

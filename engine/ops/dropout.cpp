@@ -10,6 +10,11 @@ namespace convoy {
 
 namespace {
 
+std::vector<TensorInfo> infer_dropout(const Node& node) {
+  require_shape(node, 0, node.inputs[0].shape());
+  return {info_of(node.inputs[0])};
+}
+
 void grad_dropout(GradContext& g) {
   g.set(0, g.graph.append("dropout", {g.d_output()}, g.node().attrs));
 }
@@ -40,7 +45,7 @@ Value dropout(Value x, double p, bool whole_channels) {
 
 std::vector<OpDef> dropout_ops() {
   return {{.name = "dropout",
-           .infer = infer_like_first,
+           .infer = infer_dropout,
            .grad = grad_dropout,
            .prepare_cpu = prepare_dropout,
            .in_place = {0}}};

@@ -9,15 +9,21 @@ namespace convoy {
 
 namespace {
 
-std::vector<TensorInfo> infer_pair(const Node& node) {
-  require_shape(node, 1, node.inputs[0].shape(), node.inputs[0].dtype());
+std::vector<TensorInfo> infer_one(const Node& node) {
+  require_shape(node, 0, node.inputs[0].shape());
   return {info_of(node.inputs[0])};
+}
+
+std::vector<TensorInfo> infer_pair(const Node& node) {
+  require_shape(node, 1, node.inputs[0].shape());
+  return infer_one(node);
 }
 
 std::vector<TensorInfo> infer_scale_by(const Node& node) {
   CONVOY_CHECK(node.inputs[1].shape().count() == 1, "the factor must be a scalar, it is {}",
                node.inputs[1].shape().str());
-  return {info_of(node.inputs[0])};
+  require_shape(node, 1, node.inputs[1].shape());
+  return infer_one(node);
 }
 
 std::vector<TensorInfo> infer_mul_channel(const Node& node) {
@@ -33,7 +39,7 @@ std::vector<TensorInfo> infer_gate_grad(const Node& node) {
 }
 
 std::vector<TensorInfo> infer_dot(const Node& node) {
-  require_shape(node, 1, node.inputs[0].shape());
+  infer_pair(node);
   return {{DType::kF32, {}}};
 }
 
@@ -69,46 +75,70 @@ void grad_dot(GradContext& g) {
 }
 
 Kernel prepare_add(const PrepareArgs&) {
-  return {.run = [](const KernelArgs& a) { CONVOY_CPU(add)
-                                           (a.in[0], a.in[1], a.out[0]); },
+  return {.run =
+              [](const KernelArgs& a) {
+                CONVOY_CPU(add)
+                (a.in[0], a.in[1], a.out[0]);
+              },
           .implementation = "elementwise"};
 }
 Kernel prepare_mul(const PrepareArgs&) {
-  return {.run = [](const KernelArgs& a) { CONVOY_CPU(mul)
-                                           (a.in[0], a.in[1], a.out[0]); },
+  return {.run =
+              [](const KernelArgs& a) {
+                CONVOY_CPU(mul)
+                (a.in[0], a.in[1], a.out[0]);
+              },
           .implementation = "elementwise"};
 }
 Kernel prepare_scale(const PrepareArgs& args) {
   const auto factor = static_cast<float>(args.node.attrs.real("factor"));
-  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(scale)
-                                            (a.in[0], factor, a.out[0]); },
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CPU(scale)
+                (a.in[0], factor, a.out[0]);
+              },
           .implementation = "elementwise"};
 }
 Kernel prepare_scale_by(const PrepareArgs&) {
-  return {.run = [](const KernelArgs& a) { CONVOY_CPU(scale_by_scalar)
-                                           (a.in[0], a.in[1].f32(), a.out[0]); },
+  return {.run =
+              [](const KernelArgs& a) {
+                CONVOY_CPU(scale_by_scalar)
+                (a.in[0], a.in[1].f32(), a.out[0]);
+              },
           .implementation = "elementwise"};
 }
 Kernel prepare_activation(const PrepareArgs& args) {
   const Activation act = act_of(args.node);
-  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(activation)
-                                            (a.in[0], act, a.out[0]); },
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CPU(activation)
+                (a.in[0], act, a.out[0]);
+              },
           .implementation = "elementwise"};
 }
 Kernel prepare_activation_backward(const PrepareArgs& args) {
   const Activation act = act_of(args.node);
-  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(activation_backward)
-                                            (a.in[0], a.in[1], act, a.out[0]); },
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CPU(activation_backward)
+                (a.in[0], a.in[1], act, a.out[0]);
+              },
           .implementation = "elementwise"};
 }
 Kernel prepare_mul_channel(const PrepareArgs&) {
-  return {.run = [](const KernelArgs& a) { CONVOY_CPU(mul_channel)
-                                           (a.in[0], a.in[1], a.out[0]); },
+  return {.run =
+              [](const KernelArgs& a) {
+                CONVOY_CPU(mul_channel)
+                (a.in[0], a.in[1], a.out[0]);
+              },
           .implementation = "gate"};
 }
 Kernel prepare_gate_grad(const PrepareArgs&) {
-  return {.run = [](const KernelArgs& a) { CONVOY_CPU(mul_channel_backward_gate)
-                                           (a.in[0], a.in[1], a.out[0]); },
+  return {.run =
+              [](const KernelArgs& a) {
+                CONVOY_CPU(mul_channel_backward_gate)
+                (a.in[0], a.in[1], a.out[0]);
+              },
           .implementation = "gate"};
 }
 Kernel prepare_dot(const PrepareArgs& args) {
@@ -167,7 +197,7 @@ std::vector<OpDef> elementwise_ops() {
        .prepare_cpu = prepare_mul,
        .in_place = {0, 1}},
       {.name = "scale",
-       .infer = infer_like_first,
+       .infer = infer_one,
        .grad = grad_scale,
        .layout = layout_follow_first,
        .prepare_cpu = prepare_scale,
@@ -179,7 +209,7 @@ std::vector<OpDef> elementwise_ops() {
        .prepare_cpu = prepare_scale_by,
        .in_place = {0}},
       {.name = "activation",
-       .infer = infer_like_first,
+       .infer = infer_one,
        .grad = grad_activation,
        .layout = layout_follow_first,
        .prepare_cpu = prepare_activation,

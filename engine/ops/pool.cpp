@@ -40,6 +40,11 @@ int64_t pooled(int64_t in, int64_t kernel, int64_t stride, int64_t pad, bool cei
 Shape pooled_shape(const Node& node) {
   const Shape& x = require_image(node, 0);
   const Attrs& a = node.attrs;
+  CONVOY_CHECK(a.integer("kernel_h") > 0 && a.integer("kernel_w") > 0 && a.integer("stride_h") > 0 &&
+                   a.integer("stride_w") > 0 && a.integer("pad_h") >= 0 && a.integer("pad_w") >= 0,
+               "window {}x{} and stride {}x{} must be positive, padding {}x{} not negative", a.integer("kernel_h"),
+               a.integer("kernel_w"), a.integer("stride_h"), a.integer("stride_w"), a.integer("pad_h"),
+               a.integer("pad_w"));
   CONVOY_CHECK(2 * a.integer("pad_h") <= a.integer("kernel_h") && 2 * a.integer("pad_w") <= a.integer("kernel_w"),
                "padding {}x{} is more than half of the window {}x{}", a.integer("pad_h"), a.integer("pad_w"),
                a.integer("kernel_h"), a.integer("kernel_w"));
@@ -59,6 +64,8 @@ std::vector<TensorInfo> infer_avg(const Node& node) {
 }
 std::vector<TensorInfo> infer_adaptive(const Node& node) {
   const Shape& x = require_image(node, 0);
+  CONVOY_CHECK(node.attrs.integer("out_h") > 0 && node.attrs.integer("out_w") > 0, "a map cannot be pooled to {}x{}",
+               node.attrs.integer("out_h"), node.attrs.integer("out_w"));
   return {{DType::kF32, {x[0], x[1], node.attrs.integer("out_h"), node.attrs.integer("out_w")}}};
 }
 std::vector<TensorInfo> infer_backward(const Node& node) {
@@ -101,30 +108,45 @@ Kernel prepare_max(const PrepareArgs& args) {
 }
 Kernel prepare_max_backward(const PrepareArgs& args) {
   const Pool2d pool = pool_of(args.node.attrs);
-  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(max_pool_backward)
-                                            (a.in[0], a.in[1], pool, a.out[0]); },
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CPU(max_pool_backward)
+                (a.in[0], a.in[1], pool, a.out[0]);
+              },
           .implementation = "gather"};
 }
 Kernel prepare_avg(const PrepareArgs& args) {
   const Pool2d pool = pool_of(args.node.attrs);
-  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(avg_pool)
-                                            (a.in[0], pool, a.out[0]); },
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CPU(avg_pool)
+                (a.in[0], pool, a.out[0]);
+              },
           .implementation = "average"};
 }
 Kernel prepare_avg_backward(const PrepareArgs& args) {
   const Pool2d pool = pool_of(args.node.attrs);
-  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(avg_pool_backward)
-                                            (a.in[0], pool, a.out[0]); },
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CPU(avg_pool_backward)
+                (a.in[0], pool, a.out[0]);
+              },
           .implementation = "gather"};
 }
 Kernel prepare_adaptive(const PrepareArgs&) {
-  return {.run = [](const KernelArgs& a) { CONVOY_CPU(adaptive_avg_pool)
-                                           (a.in[0], a.out[0]); },
+  return {.run =
+              [](const KernelArgs& a) {
+                CONVOY_CPU(adaptive_avg_pool)
+                (a.in[0], a.out[0]);
+              },
           .implementation = "average"};
 }
 Kernel prepare_adaptive_backward(const PrepareArgs&) {
-  return {.run = [](const KernelArgs& a) { CONVOY_CPU(adaptive_avg_pool_backward)
-                                           (a.in[0], a.out[0]); },
+  return {.run =
+              [](const KernelArgs& a) {
+                CONVOY_CPU(adaptive_avg_pool_backward)
+                (a.in[0], a.out[0]);
+              },
           .implementation = "gather"};
 }
 

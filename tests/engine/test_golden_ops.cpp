@@ -1,0 +1,205 @@
+// Operators against the reference's figures (tests/golden/ops.json), through graph, plan and session.
+#include <catch2/catch.hpp>
+
+#include "engine/optimizer.h"
+#include "layers/losses.h"
+#include "tests/op_runner.h"
+
+namespace convoy::test {
+
+namespace {
+
+using Values = std::vector<Value>;
+using Build = std::function<Values(Graph&, const Values&)>;
+
+constexpr double kLimit = 1e-5;  // float32 rounding against results computed in double
+
+OpCase case_of(const golden::OpCase& g, Build build) {
+  OpCase c{.name = g.id, .inputs = {}, .build = std::move(build)};
+  for (const golden::Array& a : g.inputs) {
+    const bool differentiable =
+        std::any_of(g.gradients.begin(), g.gradients.end(), [&](const auto& d) { return d.name == a.name; });
+    c.inputs.push_back({.name = a.name,
+                        .shape = Shape(a.shape),
+                        .values = a.values,
+                        .differentiable = differentiable,
+                        .dtype = a.name == "t" ? DType::kI32 : DType::kF32});
+  }
+  for (const golden::Array& y : g.outputs)
+    if (!y.upstream.empty()) c.upstream.push_back(y.upstream);
+  return c;
+}
+
+void compare(const golden::OpCase& g, const Build& build) {
+  INFO(g.id);
+  try {
+    const OpCase c = case_of(g, build);
+    const OpResult r = OpRun(c).run();
+    size_t o = 0;
+    for (const golden::Array& y : g.outputs) {
+      if (y.upstream.empty()) continue;
+      INFO("output " << y.name);
+      REQUIRE(o < r.outputs.size());
+      CHECK(relative_l2(r.outputs[o++], y.values) < kLimit);
+    }
+    for (size_t i = 0; i < c.inputs.size(); ++i) {
+      if (!c.inputs[i].differentiable) continue;
+      INFO("gradient of " << c.inputs[i].name);
+      CHECK(relative_l2(r.gradients[i], g.gradient(c.inputs[i].name).values) < kLimit);
+    }
+  } catch (const std::exception& e) {
+    FAIL_CHECK(g.id << ": " << e.what());
+  }
+}
+
+int64_t at(const nlohmann::json& attrs, const char* key, size_t i) {
+  return attrs.at(key).is_array() ? attrs.at(key)[i].get<int64_t>() : attrs.at(key).get<int64_t>();
+}
+
+PoolOptions pool_of(const nlohmann::json& a) {
+  return {.kernel_h = at(a, "kernel", 0),
+          .kernel_w = at(a, "kernel", 1),
+          .stride_h = at(a, "stride", 0),
+          .stride_w = at(a, "stride", 1),
+          .pad_h = at(a, "padding", 0),
+          .pad_w = at(a, "padding", 1),
+          .ceil_mode = a.at("ceil_mode"),
+          .count_include_pad = a.value("count_include_pad", true)};
+}
+
+Build one(std::function<Value(Value)> op) {
+  return [op = std::move(op)](Graph&, const Values& v) { return Values{op(v[0])}; };
+}
+
+}  // namespace
+
+TEST_CASE("convolutions have the reference's values") {
+  const auto cases = golden::op_cases_of("conv2d");
+  CHECK(cases.size() >= 20);
+  for (const golden::OpCase& g : cases) {
+    const Conv2dOptions o{.stride_h = at(g.attrs, "stride", 0),
+                          .stride_w = at(g.attrs, "stride", 1),
+                          .pad_h = at(g.attrs, "padding", 0),
+                          .pad_w = at(g.attrs, "padding", 1),
+                          .dilation_h = at(g.attrs, "dilation", 0),
+                          .dilation_w = at(g.attrs, "dilation", 1),
+                          .groups = g.attrs.at("groups")};
+    compare(g, [o](Graph&, const Values& v) { return Values{conv2d(v[0], v[1], v.size() > 2 ? v[2] : Value{}, o)}; });
+  }
+}
+
+TEST_CASE("batch norms have the reference's values and running statistics") {
+  for (const golden::OpCase& g : golden::op_cases_of("batch_norm")) {
+    if (g.input("x").shape.size() != 4) continue;  // the engine normalises images
+    const bool train = g.attrs.at("train");
+    const double eps = g.attrs.at("eps"), momentum = g.attrs.at("momentum");
+    compare(g, [=](Graph&, const Values& v) {
+      if (!train) return Values{bn_apply(v[0], v[3], v[4], v[1], v[2], eps, false)};
+      const auto [mean, var] = bn_stats(v[0]);
+      return Values{bn_apply(v[0], mean, var, v[1], v[2], eps, true)};
+    });
+    if (!train) continue;
+    INFO(g.id);
+    Context context;
+    ParamStore store;
+    const golden::Array& mean = g.input("running_mean");
+    store.add_buffer("mean", Tensor::of(Shape(mean.shape), mean.values));
+    store.add_buffer("var", Tensor::of(Shape(mean.shape), g.input("running_var").values));
+    store.add_buffer("count", Tensor::zeros(DType::kI64, {}));
+    Graph graph(context, store);
+    const Value x = graph.constant(Tensor::of(Shape(g.input("x").shape), g.input("x").values));
+    const auto [batch_mean, batch_var] = bn_stats(x);
+    bn_update_running(x, batch_mean, batch_var, graph.buffer("mean"), graph.buffer("var"), graph.buffer("count"),
+                      momentum);
+    evaluate(batch_mean);
+    CHECK(relative_l2(store.buffers()[0].value.to_floats(), g.output("new_running_mean").values) < kLimit);
+    CHECK(relative_l2(store.buffers()[1].value.to_floats(), g.output("new_running_var").values) < kLimit);
+    CHECK(*store.buffers()[2].value.i64() == 1);
+  }
+}
+
+TEST_CASE("activations have the reference's values") {
+  compare(golden::op_case("relu"), one(relu));
+  compare(golden::op_case("relu6"), one(relu6));
+  compare(golden::op_case("sigmoid"), one(sigmoid));
+}
+
+TEST_CASE("pooling has the reference's values") {
+  for (const golden::OpCase& g : golden::op_cases_of("max_pool2d")) {
+    if (g.attrs.value("unpool", false)) continue;
+    const PoolOptions o = pool_of(g.attrs);
+    compare(g, one([o](Value x) { return max_pool2d(x, o).first; }));
+    INFO(g.id);
+    Context context;
+    ParamStore store;
+    Graph graph(context, store);
+    const Value x = graph.constant(Tensor::of(Shape(g.input("x").shape), g.input("x").values));
+    CHECK(evaluate(max_pool2d(x, o).second).to_floats() == g.output("index").values);
+  }
+  for (const golden::OpCase& g : golden::op_cases_of("avg_pool2d"))
+    compare(g, one([o = pool_of(g.attrs)](Value x) { return avg_pool2d(x, o); }));
+  for (const golden::OpCase& g : golden::op_cases_of("adaptive_avg_pool2d"))
+    compare(g, one([h = at(g.attrs, "output", 0), w = at(g.attrs, "output", 1)](Value x) {
+              return adaptive_avg_pool2d(x, h, w);
+            }));
+}
+
+TEST_CASE("resizing has the reference's values") {
+  int compared = 0;
+  for (const golden::OpCase& g : golden::op_cases_of("interpolate")) {
+    const std::vector<int64_t>&from = g.input("x").shape, &to = g.output("y").shape;
+    const std::string mode = g.attrs.at("mode");
+    const bool corners = !g.attrs.at("align_corners").is_null() && g.attrs.at("align_corners").get<bool>();
+    // A factor that does not divide the size scales by itself, not by the ratio of sizes: no builder for that.
+    if (!g.attrs.at("scale_factor").is_null() && !corners) {
+      const double factor = g.attrs.at("scale_factor");
+      if (static_cast<double>(from[2]) * factor != static_cast<double>(to[2]) ||
+          static_cast<double>(from[3]) * factor != static_cast<double>(to[3]))
+        continue;
+    }
+    ++compared;
+    const int64_t h = to[2], w = to[3];
+    compare(g, one([=](Value x) {
+              return mode == "nearest" ? resize_nearest(x, h, w) : resize_bilinear(x, h, w, corners);
+            }));
+  }
+  CHECK(compared >= 20);
+}
+
+TEST_CASE("cross entropy has the reference's values") {
+  for (const golden::OpCase& g : golden::op_cases_of("cross_entropy")) {
+    const int64_t ignore = g.attrs.at("ignore_index"), classes = g.input("x").shape[1];
+    compare(g, [=](Graph&, const Values& v) {
+      const Value weight = v.size() > 2 ? v[2] : Value{};
+      return Values{softmax_cross_entropy(v[0], v[1], label_weight_sum(v[1], classes, ignore, weight), ignore, weight)};
+    });
+  }
+  for (const golden::OpCase& g : golden::op_cases_of("mix_softmax_ce")) {
+    const LossOptions o{
+        .aux = g.attrs.at("aux"), .aux_weight = g.attrs.value("aux_weight", 0.4), .ignore = g.attrs.at("ignore_index")};
+    compare(g, [o](Graph&, const Values& v) {
+      return Values{mixed_softmax_cross_entropy({{"out0", v[0]}, {"out1", v[1]}}, v[2], o)};
+    });
+  }
+}
+
+TEST_CASE("SGD has the reference's values") {
+  const golden::OpCase& g = golden::op_case("sgd");
+  ParamStore store;
+  store.add_parameter("p", Shape(g.input("p").shape));
+  store.allocate();
+  store.require_gradients();
+  store.parameters()[0].has_gradient = true;
+  const auto put = [](const std::vector<float>& from, float* to) { std::copy(from.begin(), from.end(), to); };
+  put(g.input("p").values, store.value(0));
+  SgdOptimizer optimizer(store, {{.name = "all", .weight_decay = g.attrs.at("weight_decay")}},
+                         {.momentum = g.attrs.at("momentum"), .nesterov = g.attrs.at("nesterov")});
+  for (const int step : {0, 1, 2}) {
+    put(g.input("g" + std::to_string(step)).values, store.gradient(0));
+    optimizer.step(g.attrs.at("lr"));
+    const std::vector<float> p(store.value(0), store.value(0) + g.input("p").count());
+    CHECK(relative_l2(p, g.output("p" + std::to_string(step + 1)).values) < 1e-6);
+  }
+}
+
+}  // namespace convoy::test
