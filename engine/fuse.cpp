@@ -11,15 +11,16 @@ namespace {
 class Fuser {
  public:
   Fuser(Graph& graph, const Schedule& schedule) : graph_(graph) {
-    for (const NodeId id : schedule.nodes)
-      if (!is_leaf(graph, {&graph, id, 0}))
-        for (const Value& v : graph.node(id).inputs) ++readers_[v];
+    for (size_t i = 0; i < schedule.nodes.size(); ++i)
+      if (schedule.runs[i])
+        for (const Value& v : graph.node(schedule.nodes[i]).inputs) ++readers_[v];
     for (const Value& v : schedule.targets) ++readers_[v];
   }
 
   void run(const Schedule& schedule) {
-    for (const NodeId id : schedule.nodes) {
-      if (is_leaf(graph_, {&graph_, id, 0})) continue;
+    for (size_t i = 0; i < schedule.nodes.size(); ++i) {
+      if (!schedule.runs[i]) continue;
+      const NodeId id = schedule.nodes[i];
       const std::string& op = graph_.node(id).op->name;
       if (op == "add") fuse_add(id);
       if (op == "activation") fuse_activation(id);

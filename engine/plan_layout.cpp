@@ -29,15 +29,9 @@ class LayoutPass {
   void run() {
     for (size_t i = 0; i < schedule_.nodes.size(); ++i) {
       const NodeId id = schedule_.nodes[i];
-      bool runs = false;
-      for (int32_t o = 0; o < std::max<int32_t>(1, static_cast<int32_t>(graph_.node(id).outputs.size())); ++o) {
-        const Value v{const_cast<Graph*>(&graph_), id, o};
-        if (is_leaf(graph_, v))
-          add_leaf(v, static_cast<int>(i));
-        else
-          runs = true;
-      }
-      if (runs) add_launch(id, static_cast<int>(i));
+      for (int32_t o = 0; o < static_cast<int32_t>(graph_.node(id).outputs.size()); ++o)
+        if (const Value v{const_cast<Graph*>(&graph_), id, o}; is_leaf(graph_, v)) add_leaf(v, static_cast<int>(i));
+      if (schedule_.runs[i]) add_launch(id, static_cast<int>(i));
     }
     for (const Value& target : schedule_.targets) {
       const auto it = current_.find(target);

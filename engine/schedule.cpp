@@ -26,6 +26,7 @@ uint64_t structural_hash(const Graph& graph, const Schedule& schedule) {
     h = hash_text(node.op->name, h);
     h = hash_text(node.attrs.str(), h);
     h = mix(h, static_cast<uint64_t>(node.slot + 1));
+    h = mix(h, schedule.runs[i]);
     if (node.op->name == "input") h = hash_text(node.name, h);
     for (const TensorInfo& o : node.outputs) h = hash_text(o.shape.str(), mix(h, static_cast<uint64_t>(o.dtype)));
     for (size_t o = 0; o < node.computed.size(); ++o) h = mix(h, node.computed[o].defined());
@@ -82,7 +83,10 @@ Schedule make_schedule(const Graph& graph, std::vector<Value> targets, bool with
   Schedule schedule;
   schedule.targets = std::move(targets);
   for (NodeId id = 0; id < static_cast<NodeId>(graph.size()); ++id)
-    if (wanted[static_cast<size_t>(id)]) schedule.nodes.push_back(id);
+    if (wanted[static_cast<size_t>(id)]) {
+      schedule.nodes.push_back(id);
+      schedule.runs.push_back(runs[static_cast<size_t>(id)]);
+    }
   schedule.hash = structural_hash(graph, schedule);
   return schedule;
 }

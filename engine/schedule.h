@@ -9,6 +9,7 @@ namespace convoy {
 
 struct Schedule {
   std::vector<NodeId> nodes;   ///< ascending; leaves included
+  std::vector<bool> runs;      ///< per node; one that does not run is read for the outputs that it has already
   std::vector<Value> targets;  ///< what was asked for
   uint64_t hash = 0;           ///< of the structure: operators, attributes, shapes, edges; never of values or ids
 };

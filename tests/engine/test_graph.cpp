@@ -47,13 +47,15 @@ TEST_CASE("shape errors name the module path, the operator and the shapes") {
   const Value x = g.input("x", DType::kF32, {2, 3, 4, 5}), w = g.input("w", DType::kF32, {8, 4, 3, 3});
   const Value labels = g.input("t", DType::kI32, {2, 4, 6}), matrix = g.input("m", DType::kF32, {2, 3});
   const Graph::Scope scope(g, "encoder.conv1");
-  const auto complaint = [](const std::string& op) { return Contains("encoder.conv1") && Contains("'" + op + "'"); };
-  CHECK_THROWS_WITH(conv2d(x, w, {}), complaint("conv2d") && Contains("(8,4,3,3)") && Contains("3 channels"));
-  CHECK_THROWS_WITH(conv2d(matrix, w, {}), complaint("conv2d") && Contains("(2,3)"));
-  CHECK_THROWS_WITH(add(x, w), complaint("add") && Contains("(2,3,4,5)"));
-  CHECK_THROWS_WITH(add(labels, labels), complaint("add") && Contains("i32"));
-  CHECK_THROWS_WITH(dot(labels, labels), complaint("dot") && Contains("i32"));
-  CHECK_THROWS_WITH(relu(labels), complaint("activation") && Contains("i32"));
+  const auto complaint = [](const std::string& op, const std::string& detail = "") {
+    return Catch::Matches("(.|\\n)*encoder\\.conv1(.|\\n)*'" + op + "'(.|\\n)*" + detail + "(.|\\n)*");
+  };
+  CHECK_THROWS_WITH(conv2d(x, w, {}), complaint("conv2d", "\\(8,4,3,3\\).*3 channels"));
+  CHECK_THROWS_WITH(conv2d(matrix, w, {}), complaint("conv2d", "\\(2,3\\)"));
+  CHECK_THROWS_WITH(add(x, w), complaint("add", "\\(2,3,4,5\\)"));
+  CHECK_THROWS_WITH(add(labels, labels), complaint("add", "i32"));
+  CHECK_THROWS_WITH(dot(labels, labels), complaint("dot", "i32"));
+  CHECK_THROWS_WITH(relu(labels), complaint("activation", "i32"));
   CHECK_THROWS_WITH(mul_channel(x, w), complaint("mul_channel"));
   CHECK_THROWS_WITH(concat({x, w}), complaint("concat"));
   CHECK_THROWS_WITH(slice_channels(x, 1, 3), complaint("slice_channels"));
@@ -61,14 +63,14 @@ TEST_CASE("shape errors name the module path, the operator and the shapes") {
   CHECK_THROWS_WITH(resize_bilinear(x, 0, 4), complaint("resize_bilinear"));
   CHECK_THROWS_WITH(adaptive_avg_pool2d(x, 0, 1), complaint("adaptive_avg_pool2d"));
   CHECK_THROWS_WITH(max_pool2d(x, {.kernel_h = 9, .kernel_w = 9}), complaint("max_pool2d"));
-  CHECK_THROWS_WITH(max_pool2d(x, {.stride_h = 0}), complaint("max_pool2d") && Contains("stride"));
+  CHECK_THROWS_WITH(max_pool2d(x, {.stride_h = 0}), complaint("max_pool2d", "stride"));
   CHECK_THROWS_WITH(avg_pool2d(x, {.pad_h = -1}), complaint("avg_pool2d"));
-  CHECK_THROWS_WITH(bn_stats(g.input("one", DType::kF32, {1, 8, 1, 1})), complaint("bn_stats") && Contains("larger"));
+  CHECK_THROWS_WITH(bn_stats(g.input("one", DType::kF32, {1, 8, 1, 1})), complaint("bn_stats", "larger"));
   const Value fits = g.input("w3", DType::kF32, {8, 3, 3, 3});
-  CHECK_THROWS_WITH(conv2d(x, fits, {}, {.stride_h = 0}), complaint("conv2d") && Contains("strides"));
+  CHECK_THROWS_WITH(conv2d(x, fits, {}, {.stride_h = 0}), complaint("conv2d", "strides"));
   CHECK_THROWS_WITH(conv2d(x, fits, {}, {.dilation_w = 0}), complaint("conv2d"));
   CHECK_THROWS_WITH(conv2d(x, fits, {}, {.groups = 0}), complaint("conv2d"));
-  CHECK_THROWS_WITH(conv2d(x, fits, {}, {.dilation_h = 3}), complaint("conv2d") && Contains("too small"));
+  CHECK_THROWS_WITH(conv2d(x, fits, {}, {.dilation_h = 3}), complaint("conv2d", "too small"));
   CHECK_THROWS_WITH(dropout(x, 1.5), Contains("encoder.conv1") && Contains("1.5"));
   CHECK_THROWS_WITH(g.append("no such operator", {x}), Contains("no such operator"));
 }

@@ -223,7 +223,7 @@ TEST_CASE("a concat is a view where its parts allow it, else a copy that the pla
 }
 
 TEST_CASE("gradient buckets hold every gradient once, in order of completion") {
-  test::TrainingStep step("BiSeNet", {1, 3, 32, 32}, {});
+  test::TrainingStep step("BiSeNet", {2, 3, 32, 32}, {});
   const Plan plan = compile(step.graph, make_schedule(step.graph, step.graph.gradient_effects(), true), step.context,
                             {.first_bucket_bytes = 1 << 18, .bucket_bytes = 1 << 20});
   CHECK(plan.buckets.size() > 3);
