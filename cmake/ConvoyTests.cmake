@@ -49,6 +49,7 @@ if(NOT CONVOY_SANITIZE)
                    --test-command ${CMAKE_CTEST_COMMAND} --output-on-failure)
   set_tests_properties(install_consumer PROPERTIES FIXTURES_REQUIRED installed LABELS slow TIMEOUT 600)
 endif()
+
 # The engine once more by the portable kernels: other layouts, other plans.
 if(TARGET test_engine)
   add_test(NAME engine_base COMMAND test_engine)
