@@ -1,4 +1,4 @@
-// convoy bench: the time of training steps, alone or in turns with PyTorch.
+// convoy bench: measurements. step: the time of training steps, alone or in turns with PyTorch.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -34,7 +34,7 @@ struct BenchArguments {
   std::string size = "256x512", json;
 };
 
-void bench(BenchArguments& args) {
+void bench_step(BenchArguments& args) {
   const SizeHW size = parse_size(args.size);
   args.options.height = size.height;
   args.options.width = size.width;
@@ -59,9 +59,11 @@ void bench(BenchArguments& args) {
 }  // namespace
 
 void add_bench_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("bench", "time training steps, alone or in turns with PyTorch");
-  const auto args = std::make_shared<BenchArguments>(*command);
-  command->callback([args] { bench(*args); });
+  CLI::App* command = app.add_subcommand("bench", "measurements");
+  command->require_subcommand(1);
+  CLI::App* step = command->add_subcommand("step", "time and memory of training steps, alone or in turns with PyTorch");
+  const auto args = std::make_shared<BenchArguments>(*step);
+  step->callback([args] { bench_step(*args); });
 }
 
 }  // namespace convoy

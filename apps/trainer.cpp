@@ -221,12 +221,13 @@ TrainResult Trainer::run() {
     result.stop_reason = (stop ? stop : reason_to_stop()).value_or("stopped");
     log.info("{} at step {} of {}; the state is saved, go on with --resume auto", result.stop_reason, step_,
              total_steps_);
-    return result;
+    if (options_.stop_reason && options_.stop_reason())
+      return result;  // who asks from outside wants the process to end
   }
   draw_pictures();
-  log.info("finished {} steps in {}{}; report: {}", step_, duration_text(seconds_between(start_, Clock::now())),
-           best_miou_ ? fmt::format(", best mIoU {:.2f} %", *best_miou_ * 100) : "",
-           write_report(directory_->path()).string());
+  const fs::path report = write_report(directory_->path());
+  log.info("{} steps in {}{}; report: {}", step_, duration_text(seconds_between(start_, Clock::now())),
+           best_miou_ ? fmt::format(", best mIoU {:.2f} %", *best_miou_ * 100) : "", report.string());
   return result;
 }
 

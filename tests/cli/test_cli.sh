@@ -3,6 +3,7 @@
 # usage: test_cli.sh path/to/convoy
 set -u
 convoy=$(realpath "$1")
+golden=$(realpath "$(dirname "$0")/../golden/segmentron/cityscapes_fast_scnn.a.json")
 work=$(mktemp -d)
 trap 'umount "$work/small" 2>/dev/null; rm -rf "$work"' EXIT
 cd "$work"
@@ -65,6 +66,7 @@ wait $child
 code=$?
 [ $code = 75 ] && echo "ok: SIGTERM ends with 75" || fail "SIGTERM: exit code $code"
 check "the time budget ends with 75" sh -c "$train --run-dir timed --max-iters 1000000 --skip-val --max-seconds 1; test \$? = 75"
+check "and leaves a report" grep -q "<svg" timed/report.html
 check "test mode" $train --run-dir tested --test-mode --profile trace.json
 check "its profile" grep -q traceEvents trace.json
 check "its report" grep -q "<svg" tested/report.html
@@ -75,6 +77,9 @@ mkdir -p mixed && cp data/leftImg8bit/val/*/*.png mixed/ && echo "no image" > mi
 check "predict a folder" sh -c "$convoy predict --run-dir tested --input-img mixed --output-dir predicted 2>&1 | grep -q notes.txt"
 check "its pictures" sh -c "ls predicted/*_label.png predicted/*_prediction.png predicted/*_overlay.png"
 check "eval --json" sh -c "$convoy eval --run-dir tested --json | grep -q miou_present"
+
+check "bench step" $convoy bench step --net FastSCNN --size 64x96 --batch 2 --threads 1 --warmup 0 --pairs 1
+check "verify" sh -c "$convoy verify --threads 1 '$golden' | tail -1 | grep -q ' 0 failed'"
 
 # Bad input: named within 10 s.
 refused "unknown command" "'train'" $convoy trian
