@@ -160,6 +160,7 @@ void Trainer::resume() {
   try {
     const nlohmann::json& meta = checkpoint.meta;
     optimizer_->resume(meta.at("optimizer_steps").get<int64_t>());
+    samples_seen_ = meta.at("samples_seen").get<int64_t>();
     evaluated_step_ = meta.at("evaluated_step").get<int64_t>();
     if (!meta.at("best_miou").is_null()) best_miou_ = meta.at("best_miou").get<double>();
     if (meta.at("dataset_hash") != fmt::format("{:016x}", train_data_.content_hash()))
@@ -244,6 +245,7 @@ float Trainer::train_step(const Batch& batch) {
                step_ + 1, loss, fmt::join(batch.names, ", "));
   optimizer_->step(schedule_.at(step_));
   ++step_;
+  samples_seen_ += batch.count;
   return loss;
 }
 
@@ -299,7 +301,7 @@ bool Trainer::evaluate() {
 void Trainer::save_checkpoint(bool is_best) {
   CheckpointState state{.tensors = state_tensors(store_)};
   state.meta = {{"step", step_},
-                {"samples_seen", step_ * batch_size_},
+                {"samples_seen", samples_seen_},
                 {"epoch", step_ / steps_per_epoch_},
                 {"seed", config_.seed},
                 {"optimizer_steps", optimizer_->steps_taken()},

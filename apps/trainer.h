@@ -102,7 +102,8 @@ class Trainer {
   std::unique_ptr<EventWriter> events_;
 
   int64_t steps_per_epoch_ = 1, total_steps_ = 0;
-  int64_t step_ = 0;            ///< steps taken since the run began
+  int64_t step_ = 0;  ///< steps taken since the run began
+  int64_t samples_seen_ = 0;
   int64_t evaluated_step_ = 0;  ///< of the last evaluation
   int64_t saved_step_ = -1;
   std::optional<double> best_miou_;

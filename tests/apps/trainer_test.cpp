@@ -47,6 +47,7 @@ TEST_CASE("a stopped and resumed run equals an undisturbed one bit for bit") {
   CHECK(state_bytes(second) == state_bytes(whole));
   CHECK(losses(tiny / "halves") == losses(tiny / "whole"));
   CHECK(losses(tiny / "whole").size() == 8);
+  CHECK(load_checkpoint(tiny / "halves").meta.at("samples_seen") == 16);
 }
 
 TEST_CASE("the number of threads changes nothing") {
