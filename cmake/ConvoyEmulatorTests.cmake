@@ -79,6 +79,9 @@ function(convoy_emulator_flavour flavour)
     add_test(NAME emulator_${name}_${flavour} COMMAND test_emulator_${name}_${flavour})
     set_tests_properties(emulator_${name}_${flavour} PROPERTIES TIMEOUT 300 ENVIRONMENT
                          "OMP_NUM_THREADS=1;OMP_WAIT_POLICY=passive;ASAN_OPTIONS=detect_leaks=0")
+    if(NOT flavour STREQUAL plain)
+      set_tests_properties(emulator_${name}_${flavour} PROPERTIES LABELS slow)
+    endif()
   endfunction()
   program(self SOURCES ${emulator_tests}/test_planted_bugs.cpp ${emulator_tests}/test_cuda_types.cpp
                OBJECTS $<TARGET_OBJECTS:convoy_emulated_bugs_${flavour}>)

@@ -19,7 +19,7 @@ foreach(tier_path ${tiers})
 endforeach()
 if(TARGET convoy_cli)
   add_test(NAME cli COMMAND ${PROJECT_SOURCE_DIR}/tests/cli/test_cli.sh $<TARGET_FILE:convoy_cli>)
-  set_tests_properties(cli PROPERTIES TIMEOUT 600)
+  set_tests_properties(cli PROPERTIES TIMEOUT 600 LABELS slow)
 endif()
 
 add_test(NAME check_includes COMMAND ${PROJECT_SOURCE_DIR}/scripts/check-includes)
