@@ -64,7 +64,7 @@ class CheckpointWriter {
   std::filesystem::path directory_;
   int keep_last_;
   std::thread thread_;
-  std::exception_ptr error_;          // the thread's; read after it has ended
+  std::exception_ptr error_;  // the thread's; read after it has ended
   std::atomic<bool> failed_ = false;
 };
 

@@ -42,8 +42,8 @@ CONVOY_CPU_KERNELS(
                            const float* gamma, float eps, Activation act, const float* sum_dy, const float* sum_dy_xhat,
                            int64_t count, const View& dx, const View* d_residual);)
 
-// On the GPU: nhwc images of fp32, fp16 or bf16, all pointers to device memory, work enqueued on `stream`; else as above.
-// Throws std::invalid_argument on another layout or dtype.
+// On the GPU: nhwc images of fp32, fp16 or bf16, all pointers to device memory, work enqueued on `stream`; else as
+// above. Throws std::invalid_argument on another layout or dtype.
 namespace convoy::cuda {
 void bn_stats(cudaStream_t stream, const View& x, float* mean, float* var, float* workspace);
 void bn_apply(cudaStream_t stream, const View& x, const View* residual, const float* mean, const float* var,

@@ -15,8 +15,7 @@ static Isa detect() {
   if (const char* wanted = std::getenv("CONVOY_ISA")) {
     const std::string name = wanted;
     if (name == "base") return Isa::kBase;
-    if (name != "avx512")
-      throw std::runtime_error("CONVOY_ISA is '" + name + "'; it takes base or avx512");
+    if (name != "avx512") throw std::runtime_error("CONVOY_ISA is '" + name + "'; it takes base or avx512");
     if (!has_avx512) throw std::runtime_error("CONVOY_ISA asks for avx512, which this CPU does not have");
   }
   return has_avx512 ? Isa::kAvx512 : Isa::kBase;
@@ -30,8 +29,12 @@ Isa isa() {
   return chosen;
 }
 
-const char* isa_name() { return isa() == Isa::kAvx512 ? "avx512" : "base"; }
+const char* isa_name() {
+  return isa() == Isa::kAvx512 ? "avx512" : "base";
+}
 
-int64_t channel_block() { return isa() == Isa::kAvx512 ? 16 : 8; }
+int64_t channel_block() {
+  return isa() == Isa::kAvx512 ? 16 : 8;
+}
 
 }  // namespace convoy::cpu

@@ -24,10 +24,18 @@ static inline Vec load(const float* p) {
   std::memcpy(&v, p, sizeof v);
   return v;
 }
-static inline void store(float* p, Vec v) { std::memcpy(p, &v, sizeof v); }
-static inline Vec splat(float x) { return x - Vec{}; }
-static inline Vec max(Vec a, Vec b) { return a > b ? a : b; }
-static inline Vec min(Vec a, Vec b) { return a < b ? a : b; }
+static inline void store(float* p, Vec v) {
+  std::memcpy(p, &v, sizeof v);
+}
+static inline Vec splat(float x) {
+  return x - Vec{};
+}
+static inline Vec max(Vec a, Vec b) {
+  return a > b ? a : b;
+}
+static inline Vec min(Vec a, Vec b) {
+  return a < b ? a : b;
+}
 /// The first `count` elements of p, zeros behind them.
 static inline Vec load_partial(const float* p, int64_t count) {
   Vec v{};

@@ -33,9 +33,9 @@ struct View {
 
   int64_t pixels() const { return h * w; }
   int64_t count() const { return n * c * h * w; }
-  int64_t blocks() const { return (c + block - 1) / block; }          ///< channel blocks of this tensor
-  int64_t image_stride() const { return pitch * h * w; }              ///< elements from one image to the next
-  bool dense() const { return pitch == blocks() * block; }            ///< not a slice of a wider tensor
+  int64_t blocks() const { return (c + block - 1) / block; }  ///< channel blocks of this tensor
+  int64_t image_stride() const { return pitch * h * w; }      ///< elements from one image to the next
+  bool dense() const { return pitch == blocks() * block; }    ///< not a slice of a wider tensor
   float* f32() const { return static_cast<float*>(data); }
   int32_t* i32() const { return static_cast<int32_t*>(data); }
   int64_t* i64() const { return static_cast<int64_t*>(data); }
