@@ -32,11 +32,10 @@ void SgdOptimizer::step(double lr) {
   if (runs_.empty()) find_runs();
   for (const Run& run : runs_) {
     const OptimizerGroup& group = groups_[static_cast<size_t>(run.group)];
-    CONVOY_CPU(sgd_momentum)
-    (parameters_.values().f32() + run.offset, parameters_.gradients().f32() + run.offset,
-     parameters_.velocities().f32() + run.offset, run.count, static_cast<float>(lr * group.lr_factor),
-     static_cast<float>(options_.momentum), static_cast<float>(group.weight_decay), options_.nesterov,
-     steps_taken_ == 0);
+    CONVOY_CPU(sgd_momentum, parameters_.values().f32() + run.offset, parameters_.gradients().f32() + run.offset,
+               parameters_.velocities().f32() + run.offset, run.count, static_cast<float>(lr * group.lr_factor),
+               static_cast<float>(options_.momentum), static_cast<float>(group.weight_decay), options_.nesterov,
+               steps_taken_ == 0);
   }
   ++steps_taken_;
 }

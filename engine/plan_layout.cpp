@@ -71,11 +71,7 @@ class LayoutPass {
     const PlanValue& from = plan_.values[static_cast<size_t>(value)];
     const int to = add_value({.name = from.name, .info = from.info, .geometry = geometry_of(from.info, wanted)});
     Launch launch{.op = "reorder", .name = plan_.values[static_cast<size_t>(value)].name, .in = {value}, .out = {to}};
-    launch.kernel = {.run =
-                         [](const KernelArgs& a) {
-                           CONVOY_CPU(reorder)
-                           (a.in[0], a.out[0]);
-                         },
+    launch.kernel = {.run = [](const KernelArgs& a) { CONVOY_CPU(reorder, a.in[0], a.out[0]); },
                      .implementation = "reorder"};
     launch.copied_bytes = dense_bytes(plan_.values[static_cast<size_t>(to)].geometry);
     launch.cost.bytes = 2.0 * static_cast<double>(launch.copied_bytes);

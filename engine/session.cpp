@@ -171,7 +171,7 @@ Tensor Session::fetch(size_t i) const {
     std::memcpy(result.view().data, from.data,
                 static_cast<size_t>(value.info.shape.count()) * dtype_size(value.info.dtype));
   else
-    CONVOY_CPU(reorder)(from, result.view());
+    CONVOY_CPU(reorder, from, result.view());
   return result;
 }
 

@@ -107,7 +107,7 @@ Tensor Tensor::channels(int64_t first, int64_t count) const {
 Tensor Tensor::plain() const {
   if (layout_ == Layout::kNchw && (shape_.rank() < 2 || channel_pitch_ == shape_[1])) return *this;
   Tensor t = empty(dtype_, shape_);
-  CONVOY_CPU(reorder)(view(), t.view());
+  CONVOY_CPU(reorder, view(), t.view());
   return t;
 }
 

@@ -6,21 +6,23 @@
 
 /// Declares launchers of a CPU kernel for every instruction set:  CONVOY_CPU_KERNELS(void relu(const View& x, ...);)
 #if defined(__x86_64__)
-#define CONVOY_CPU_KERNELS(...)      \
-  namespace convoy::cpu::base {      \
-  __VA_ARGS__                        \
-  }                                  \
-  namespace convoy::cpu::avx512 {    \
-  __VA_ARGS__                        \
+#define CONVOY_CPU_KERNELS(...)   \
+  namespace convoy::cpu::base {   \
+  __VA_ARGS__                     \
+  }                               \
+  namespace convoy::cpu::avx512 { \
+  __VA_ARGS__                     \
   }
-/// The launcher for the instruction set in force:  CONVOY_CPU(relu)(x, y)
-#define CONVOY_CPU(name) (::convoy::cpu::isa() == ::convoy::cpu::Isa::kAvx512 ? ::convoy::cpu::avx512::name : ::convoy::cpu::base::name)
+/// Calls the launcher of the instruction set in force:  CONVOY_CPU(relu, x, y)
+#define CONVOY_CPU(name, ...)                                                                     \
+  (::convoy::cpu::isa() == ::convoy::cpu::Isa::kAvx512 ? ::convoy::cpu::avx512::name(__VA_ARGS__) \
+                                                       : ::convoy::cpu::base::name(__VA_ARGS__))
 #else
 #define CONVOY_CPU_KERNELS(...) \
   namespace convoy::cpu::base { \
   __VA_ARGS__                   \
   }
-#define CONVOY_CPU(name) (::convoy::cpu::base::name)
+#define CONVOY_CPU(name, ...) (::convoy::cpu::base::name(__VA_ARGS__))
 #endif
 
 namespace convoy::cpu {

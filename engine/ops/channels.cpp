@@ -77,7 +77,7 @@ View channels_of(const View& whole, int64_t first, int64_t count) {
 }
 
 void copy_unless_there(const View& from, const View& to) {
-  if (from.data != to.data) CONVOY_CPU(reorder)(from, to);
+  if (from.data != to.data) CONVOY_CPU(reorder, from, to);
 }
 
 Kernel prepare_concat(const PrepareArgs&) {
@@ -100,8 +100,8 @@ Kernel prepare_pad(const PrepareArgs& args) {
   const int64_t first = args.node.attrs.integer("first");
   return {.run =
               [=](const KernelArgs& a) {
-                CONVOY_CPU(fill)(a.out[0], 0.0f);
-                CONVOY_CPU(reorder)(a.in[0], channels_of(a.out[0], first, a.in[0].c));
+                CONVOY_CPU(fill, a.out[0], 0.0f);
+                CONVOY_CPU(reorder, a.in[0], channels_of(a.out[0], first, a.in[0].c));
               },
           .implementation = "copy"};
 }

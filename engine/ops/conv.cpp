@@ -120,7 +120,7 @@ Kernel prepare_conv(const PrepareArgs& args) {
   if (is_depthwise(p, args.in[0], args.out[0], kh, kw))
     return {.run =
                 [=](const KernelArgs& a) {
-                  CONVOY_CPU(depthwise)(a.in[0], a.in[1].f32(), kh, kw, bias ? a.in[2].f32() : nullptr, p, a.out[0]);
+                  CONVOY_CPU(depthwise, a.in[0], a.in[1].f32(), kh, kw, bias ? a.in[2].f32() : nullptr, p, a.out[0]);
                 },
             .implementation = "depthwise"};
   if (const auto conv = onednn(OneDnnConv::Direction::kForward, args.in[0], args.out[0], kh, kw, p, bias, args.context))
@@ -133,7 +133,7 @@ Kernel prepare_conv(const PrepareArgs& args) {
             .implementation = conv->implementation()};
   return {.run =
               [=](const KernelArgs& a) {
-                CONVOY_CPU(conv2d_direct)(a.in[0], a.in[1].f32(), kh, kw, bias ? a.in[2].f32() : nullptr, p, a.out[0]);
+                CONVOY_CPU(conv2d_direct, a.in[0], a.in[1].f32(), kh, kw, bias ? a.in[2].f32() : nullptr, p, a.out[0]);
               },
           .implementation = "direct"};
 }
@@ -145,7 +145,7 @@ Kernel prepare_backward_data(const PrepareArgs& args) {
   if (is_depthwise(p, args.out[0], args.in[0], kh, kw))
     return {.run =
                 [=](const KernelArgs& a) {
-                  CONVOY_CPU(depthwise_backward_data)(a.in[0], a.in[1].f32(), kh, kw, p, a.out[0]);
+                  CONVOY_CPU(depthwise_backward_data, a.in[0], a.in[1].f32(), kh, kw, p, a.out[0]);
                 },
             .implementation = "depthwise"};
   if (const auto conv =
@@ -158,7 +158,7 @@ Kernel prepare_backward_data(const PrepareArgs& args) {
             .implementation = conv->implementation()};
   return {.run =
               [=](const KernelArgs& a) {
-                CONVOY_CPU(conv2d_direct_backward_data)(a.in[0], a.in[1].f32(), kh, kw, p, a.out[0]);
+                CONVOY_CPU(conv2d_direct_backward_data, a.in[0], a.in[1].f32(), kh, kw, p, a.out[0]);
               },
           .implementation = "direct"};
 }
@@ -170,8 +170,8 @@ Kernel prepare_backward_weights(const PrepareArgs& args) {
   if (is_depthwise(p, args.in[0], args.in[1], kh, kw))
     return {.run =
                 [=](const KernelArgs& a) {
-                  CONVOY_CPU(depthwise_backward_weights)
-                  (a.in[0], a.in[1], kh, kw, p, a.out[0].f32(), static_cast<float*>(a.workspace));
+                  CONVOY_CPU(depthwise_backward_weights, a.in[0], a.in[1], kh, kw, p, a.out[0].f32(),
+                             static_cast<float*>(a.workspace));
                 },
             .workspace_bytes = depthwise_workspace_bytes(args.in[1], kh, kw),
             .implementation = "depthwise"};
@@ -185,17 +185,13 @@ Kernel prepare_backward_weights(const PrepareArgs& args) {
             .implementation = conv->implementation()};
   return {.run =
               [=](const KernelArgs& a) {
-                CONVOY_CPU(conv2d_direct_backward_weights)(a.in[0], a.in[1], kh, kw, p, a.out[0].f32());
+                CONVOY_CPU(conv2d_direct_backward_weights, a.in[0], a.in[1], kh, kw, p, a.out[0].f32());
               },
           .implementation = "direct"};
 }
 
 Kernel prepare_backward_bias(const PrepareArgs&) {
-  return {.run =
-              [](const KernelArgs& a) {
-                CONVOY_CPU(conv2d_backward_bias)
-                (a.in[0], a.out[0].f32());
-              },
+  return {.run = [](const KernelArgs& a) { CONVOY_CPU(conv2d_backward_bias, a.in[0], a.out[0].f32()); },
           .implementation = "sum"};
 }
 

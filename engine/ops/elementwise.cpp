@@ -75,70 +75,38 @@ void grad_dot(GradContext& g) {
 }
 
 Kernel prepare_add(const PrepareArgs&) {
-  return {.run =
-              [](const KernelArgs& a) {
-                CONVOY_CPU(add)
-                (a.in[0], a.in[1], a.out[0]);
-              },
+  return {.run = [](const KernelArgs& a) { CONVOY_CPU(add, a.in[0], a.in[1], a.out[0]); },
           .implementation = "elementwise"};
 }
 Kernel prepare_mul(const PrepareArgs&) {
-  return {.run =
-              [](const KernelArgs& a) {
-                CONVOY_CPU(mul)
-                (a.in[0], a.in[1], a.out[0]);
-              },
+  return {.run = [](const KernelArgs& a) { CONVOY_CPU(mul, a.in[0], a.in[1], a.out[0]); },
           .implementation = "elementwise"};
 }
 Kernel prepare_scale(const PrepareArgs& args) {
   const auto factor = static_cast<float>(args.node.attrs.real("factor"));
-  return {.run =
-              [=](const KernelArgs& a) {
-                CONVOY_CPU(scale)
-                (a.in[0], factor, a.out[0]);
-              },
+  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(scale, a.in[0], factor, a.out[0]); },
           .implementation = "elementwise"};
 }
 Kernel prepare_scale_by(const PrepareArgs&) {
-  return {.run =
-              [](const KernelArgs& a) {
-                CONVOY_CPU(scale_by_scalar)
-                (a.in[0], a.in[1].f32(), a.out[0]);
-              },
+  return {.run = [](const KernelArgs& a) { CONVOY_CPU(scale_by_scalar, a.in[0], a.in[1].f32(), a.out[0]); },
           .implementation = "elementwise"};
 }
 Kernel prepare_activation(const PrepareArgs& args) {
   const Activation act = act_of(args.node);
-  return {.run =
-              [=](const KernelArgs& a) {
-                CONVOY_CPU(activation)
-                (a.in[0], act, a.out[0]);
-              },
+  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(activation, a.in[0], act, a.out[0]); },
           .implementation = "elementwise"};
 }
 Kernel prepare_activation_backward(const PrepareArgs& args) {
   const Activation act = act_of(args.node);
-  return {.run =
-              [=](const KernelArgs& a) {
-                CONVOY_CPU(activation_backward)
-                (a.in[0], a.in[1], act, a.out[0]);
-              },
+  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(activation_backward, a.in[0], a.in[1], act, a.out[0]); },
           .implementation = "elementwise"};
 }
 Kernel prepare_mul_channel(const PrepareArgs&) {
-  return {.run =
-              [](const KernelArgs& a) {
-                CONVOY_CPU(mul_channel)
-                (a.in[0], a.in[1], a.out[0]);
-              },
+  return {.run = [](const KernelArgs& a) { CONVOY_CPU(mul_channel, a.in[0], a.in[1], a.out[0]); },
           .implementation = "gate"};
 }
 Kernel prepare_gate_grad(const PrepareArgs&) {
-  return {.run =
-              [](const KernelArgs& a) {
-                CONVOY_CPU(mul_channel_backward_gate)
-                (a.in[0], a.in[1], a.out[0]);
-              },
+  return {.run = [](const KernelArgs& a) { CONVOY_CPU(mul_channel_backward_gate, a.in[0], a.in[1], a.out[0]); },
           .implementation = "gate"};
 }
 Kernel prepare_dot(const PrepareArgs& args) {

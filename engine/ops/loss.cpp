@@ -55,8 +55,8 @@ Kernel prepare_weight_sum(const PrepareArgs& args) {
   const bool weighted = args.in.size() > 1;
   return {.run =
               [=](const KernelArgs& a) {
-                CONVOY_CPU(label_weight_sum)
-                (a.in[0].i32(), count, classes, ignore, weighted ? a.in[1].f32() : nullptr, a.out[0].f32());
+                CONVOY_CPU(label_weight_sum, a.in[0].i32(), count, classes, ignore, weighted ? a.in[1].f32() : nullptr,
+                           a.out[0].f32());
               },
           .implementation = "count"};
 }
@@ -72,9 +72,9 @@ Kernel prepare_ce(const PrepareArgs& args) {
                 const View& logits = a.in[kLogits];
                 const int32_t* target = a.in[kTarget].i32();
                 int64_t bad = -1;
-                CONVOY_CPU(upsample_softmax_ce)
-                (logits, target, t[1], t[2], align, ignore, weighted ? a.in[kClassWeight].f32() : nullptr,
-                 a.in[kNormalizer].f32(), a.out[0].f32(), a.out[1], &bad, static_cast<float*>(a.workspace));
+                CONVOY_CPU(upsample_softmax_ce, logits, target, t[1], t[2], align, ignore,
+                           weighted ? a.in[kClassWeight].f32() : nullptr, a.in[kNormalizer].f32(), a.out[0].f32(),
+                           a.out[1], &bad, static_cast<float*>(a.workspace));
                 CONVOY_CHECK(
                     bad < 0,
                     "label {} of image {} at row {}, column {} is not a class (0..{}) and not the ignore label {}",

@@ -102,51 +102,31 @@ Kernel prepare_max(const PrepareArgs& args) {
   const Pool2d pool = pool_of(args.node.attrs);
   return {.run =
               [=](const KernelArgs& a) {
-                CONVOY_CPU(max_pool)(a.in[0], pool, a.out[0], a.out[1].data ? &a.out[1] : nullptr);
+                CONVOY_CPU(max_pool, a.in[0], pool, a.out[0], a.out[1].data ? &a.out[1] : nullptr);
               },
           .implementation = "max"};
 }
 Kernel prepare_max_backward(const PrepareArgs& args) {
   const Pool2d pool = pool_of(args.node.attrs);
-  return {.run =
-              [=](const KernelArgs& a) {
-                CONVOY_CPU(max_pool_backward)
-                (a.in[0], a.in[1], pool, a.out[0]);
-              },
+  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(max_pool_backward, a.in[0], a.in[1], pool, a.out[0]); },
           .implementation = "gather"};
 }
 Kernel prepare_avg(const PrepareArgs& args) {
   const Pool2d pool = pool_of(args.node.attrs);
-  return {.run =
-              [=](const KernelArgs& a) {
-                CONVOY_CPU(avg_pool)
-                (a.in[0], pool, a.out[0]);
-              },
+  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(avg_pool, a.in[0], pool, a.out[0]); },
           .implementation = "average"};
 }
 Kernel prepare_avg_backward(const PrepareArgs& args) {
   const Pool2d pool = pool_of(args.node.attrs);
-  return {.run =
-              [=](const KernelArgs& a) {
-                CONVOY_CPU(avg_pool_backward)
-                (a.in[0], pool, a.out[0]);
-              },
+  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(avg_pool_backward, a.in[0], pool, a.out[0]); },
           .implementation = "gather"};
 }
 Kernel prepare_adaptive(const PrepareArgs&) {
-  return {.run =
-              [](const KernelArgs& a) {
-                CONVOY_CPU(adaptive_avg_pool)
-                (a.in[0], a.out[0]);
-              },
+  return {.run = [](const KernelArgs& a) { CONVOY_CPU(adaptive_avg_pool, a.in[0], a.out[0]); },
           .implementation = "average"};
 }
 Kernel prepare_adaptive_backward(const PrepareArgs&) {
-  return {.run =
-              [](const KernelArgs& a) {
-                CONVOY_CPU(adaptive_avg_pool_backward)
-                (a.in[0], a.out[0]);
-              },
+  return {.run = [](const KernelArgs& a) { CONVOY_CPU(adaptive_avg_pool_backward, a.in[0], a.out[0]); },
           .implementation = "gather"};
 }
 

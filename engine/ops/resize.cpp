@@ -33,36 +33,20 @@ double bilinear_flops(const Node& n) {
 
 Kernel prepare_bilinear(const PrepareArgs& args) {
   const ResizeParams params{.align_corners = args.node.attrs.flag("align_corners")};
-  return {.run =
-              [=](const KernelArgs& a) {
-                CONVOY_CPU(resize_bilinear)
-                (a.in[0], params, a.out[0]);
-              },
+  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(resize_bilinear, a.in[0], params, a.out[0]); },
           .implementation = "bilinear"};
 }
 Kernel prepare_bilinear_backward(const PrepareArgs& args) {
   const ResizeParams params{.align_corners = args.node.attrs.flag("align_corners")};
-  return {.run =
-              [=](const KernelArgs& a) {
-                CONVOY_CPU(resize_bilinear_backward)
-                (a.in[0], params, a.out[0]);
-              },
+  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(resize_bilinear_backward, a.in[0], params, a.out[0]); },
           .implementation = "gather"};
 }
 Kernel prepare_nearest(const PrepareArgs&) {
-  return {.run =
-              [](const KernelArgs& a) {
-                CONVOY_CPU(resize_nearest)
-                (a.in[0], {}, a.out[0]);
-              },
+  return {.run = [](const KernelArgs& a) { CONVOY_CPU(resize_nearest, a.in[0], {}, a.out[0]); },
           .implementation = "nearest"};
 }
 Kernel prepare_nearest_backward(const PrepareArgs&) {
-  return {.run =
-              [](const KernelArgs& a) {
-                CONVOY_CPU(resize_nearest_backward)
-                (a.in[0], {}, a.out[0]);
-              },
+  return {.run = [](const KernelArgs& a) { CONVOY_CPU(resize_nearest_backward, a.in[0], {}, a.out[0]); },
           .implementation = "gather"};
 }
 

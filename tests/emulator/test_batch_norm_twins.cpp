@@ -38,7 +38,7 @@ TEST_CASE("batch norm statistics equal the CPU's") {
     });
     const TestTensor cx = cpu_tensor(s, x);
     auto mean = floats(s.c), var = floats(s.c), workspace = floats(bn_workspace(cx.view()));
-    CONVOY_CPU(bn_stats)(cx.view(), data(mean), data(var), data(workspace));
+    CONVOY_CPU(bn_stats, cx.view(), data(mean), data(var), data(workspace));
     CHECK(relative_error(got[0], mean) <= 1e-6);
     CHECK(relative_error(got[1], var) <= 3e-5);
   });
@@ -60,9 +60,8 @@ TEST_CASE("batch norm with residual and activation equals the CPU's") {
           return Results{y.values()};
         });
         const TestTensor cx = cpu_tensor(s, x), cr = cpu_tensor(s, residual), y = cpu_tensor(s);
-        CONVOY_CPU(bn_apply)
-        (cx.view(), with_residual ? &cr.view() : nullptr, mean.data(), var.data(), gamma.data(), beta.data(), kEps, act,
-         y.view());
+        CONVOY_CPU(bn_apply, cx.view(), with_residual ? &cr.view() : nullptr, mean.data(), var.data(), gamma.data(),
+                   beta.data(), kEps, act, y.view());
         CHECK(relative_error(got[0], y.values()) <= tolerance(t));
       }
   });
@@ -82,8 +81,8 @@ TEST_CASE("running statistics equal the CPU's") {
       return Results{drunning_mean.host(), drunning_var.host()};
     });
     int64_t tracked = 41;
-    CONVOY_CPU(bn_update_running)
-    (mean.data(), var.data(), 15, 0.1f, running_mean.data(), running_var.data(), &tracked, channels);
+    CONVOY_CPU(bn_update_running, mean.data(), var.data(), 15, 0.1f, running_mean.data(), running_var.data(), &tracked,
+               channels);
     CHECK(relative_error(got[0], running_mean) <= 1e-6);
     CHECK(relative_error(got[1], running_var) <= 1e-6);
   }
@@ -119,11 +118,10 @@ TEST_CASE("batch norm gradients equal the CPU's") {
                          masked = cpu_tensor(s);
         auto sum = floats(s.c), product = floats(s.c), workspace = floats(bn_workspace(cx.view()));
         const View* mask = act == Activation::kNone ? nullptr : &cy.view();
-        CONVOY_CPU(bn_backward_reduce)
-        (cdy.view(), mask, cx.view(), mean.data(), var.data(), kEps, act, data(sum), data(product), data(workspace));
-        CONVOY_CPU(bn_backward_apply)
-        (cdy.view(), mask, cx.view(), mean.data(), var.data(), gamma.data(), kEps, act, frozen ? nullptr : sum.data(),
-         product.data(), count, cdx.view(), frozen ? nullptr : &masked.view());
+        CONVOY_CPU(bn_backward_reduce, cdy.view(), mask, cx.view(), mean.data(), var.data(), kEps, act, data(sum),
+                   data(product), data(workspace));
+        CONVOY_CPU(bn_backward_apply, cdy.view(), mask, cx.view(), mean.data(), var.data(), gamma.data(), kEps, act,
+                   frozen ? nullptr : sum.data(), product.data(), count, cdx.view(), frozen ? nullptr : &masked.view());
         CHECK(relative_error(got[0], sum) <= 3e-5);
         CHECK(relative_error(got[1], product) <= 3e-5);
         CHECK(relative_error(got[2], cdx.values()) <= 3 * tolerance(t));

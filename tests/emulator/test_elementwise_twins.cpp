@@ -23,10 +23,10 @@ TEST_CASE("pointwise arithmetic equals the CPU's") {
     });
     const TestTensor ca = cpu_tensor(s, a), cb = cpu_tensor(s, b), sum = cpu_tensor(s), product = cpu_tensor(s),
                      total = cpu_tensor(s, b), scaled = cpu_tensor(s);
-    CONVOY_CPU(add)(ca.view(), cb.view(), sum.view());
-    CONVOY_CPU(mul)(ca.view(), cb.view(), product.view());
-    CONVOY_CPU(accumulate)(ca.view(), total.view());
-    CONVOY_CPU(scale)(ca.view(), -1.7f, scaled.view());
+    CONVOY_CPU(add, ca.view(), cb.view(), sum.view());
+    CONVOY_CPU(mul, ca.view(), cb.view(), product.view());
+    CONVOY_CPU(accumulate, ca.view(), total.view());
+    CONVOY_CPU(scale, ca.view(), -1.7f, scaled.view());
     // One operation in fp32 and one rounding: equal to the bit.
     CHECK(bits(got[0]) == bits(rounded(sum.values(), t)));
     CHECK(bits(got[1]) == bits(rounded(product.values(), t)));
@@ -42,9 +42,9 @@ TEST_CASE("activations and their gradients equal the CPU's") {
     for (const Activation act : kActivations) {
       INFO("activation " << static_cast<int>(act));
       const TestTensor cx = cpu_tensor(s, x), cdy = cpu_tensor(s, dy), cy = cpu_tensor(s), cdx = cpu_tensor(s);
-      CONVOY_CPU(activation)(cx.view(), act, cy.view());
+      CONVOY_CPU(activation, cx.view(), act, cy.view());
       const auto y = rounded(cy.values(), t);
-      CONVOY_CPU(activation_backward)(cdy.view(), cpu_tensor(s, y).view(), act, cdx.view());
+      CONVOY_CPU(activation_backward, cdy.view(), cpu_tensor(s, y).view(), act, cdx.view());
       const Results got = over_orders([&] {
         const DeviceImage dx_in(s, t, p, x), ddy(s, t, p, dy), dy_in(s, t, p, y), out(s, t, p), gradient(s, t, p);
         cuda::activation(nullptr, dx_in.view(), act, out.view());

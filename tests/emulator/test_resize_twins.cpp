@@ -39,8 +39,8 @@ TEST_CASE("bilinear resizing and its gradient equal the CPU's") {
         });
         const TestTensor cx = cpu_tensor(k.x, x), cdy = cpu_tensor(k.y(), dy), cy = cpu_tensor(k.y()),
                          cdx = cpu_tensor(k.x);
-        CONVOY_CPU(resize_bilinear)(cx.view(), k.params, cy.view());
-        CONVOY_CPU(resize_bilinear_backward)(cdy.view(), k.params, cdx.view());
+        CONVOY_CPU(resize_bilinear, cx.view(), k.params, cy.view());
+        CONVOY_CPU(resize_bilinear_backward, cdy.view(), k.params, cdx.view());
         CHECK(relative_error(got[0], cy.values()) <= tolerance(t));
         CHECK(relative_error(got[1], cdx.values()) <= tolerance(t));
       }
