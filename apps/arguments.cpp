@@ -67,6 +67,9 @@ SizeHW parse_size(const std::string& text) {
   const auto width = std::from_chars(height.ptr + 1, end, size.width);
   CONVOY_CHECK(width.ec == std::errc() && width.ptr == end && size.height > 0 && size.width > 0,
                "'{}' is no size; write HEIGHTxWIDTH, as in 128x256", text);
+  constexpr int64_t kMaxSide = 32768;
+  CONVOY_CHECK(size.height <= kMaxSide && size.width <= kMaxSide,
+               "the size {} is too large; a side has at most {} pixels", text, kMaxSide);
   return size;
 }
 

@@ -15,14 +15,18 @@ struct BenchArguments {
     command.add_option("--net", options.net, "network")->capture_default_str();
     command.add_option("--backbone", options.backbone, "backbone, where the network has one")->capture_default_str();
     command.add_option("--size", size, "HEIGHTxWIDTH")->capture_default_str();
-    command.add_option("--batch", options.batch, "images per step")->capture_default_str()->check(CLI::PositiveNumber);
+    command.add_option("--batch", options.batch, "images per step")
+        ->capture_default_str()
+        ->check(CLI::Range(int64_t{1}, kLargestCount));
     command.add_option("--threads", options.threads, "compute threads of each side")
         ->capture_default_str()
-        ->check(CLI::PositiveNumber);
+        ->check(CLI::Range(int64_t{1}, kLargestCount));
     command.add_option("--warmup", options.warmup, "steps before the clock starts")
         ->capture_default_str()
-        ->check(CLI::NonNegativeNumber);
-    command.add_option("--pairs", options.pairs, "rounds")->capture_default_str()->check(CLI::PositiveNumber);
+        ->check(CLI::Range(int64_t{0}, kLargestCount));
+    command.add_option("--pairs", options.pairs, "rounds")
+        ->capture_default_str()
+        ->check(CLI::Range(int64_t{1}, kLargestCount));
     command.add_flag("--aux", options.aux, "auxiliary heads");
     command.add_flag("--direct-conv", options.direct_conv, "dense convolutions by the plain kernel");
     command.add_option("--torch", options.torch_python, "Python with PyTorch, to take turns with")->type_name("PYTHON");

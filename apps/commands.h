@@ -16,6 +16,9 @@ struct Exit {
 };
 inline constexpr int kExitResumable = 75;
 
+/// Above this a number on the command line is a slip of the pen, and products of it would leave 64 bits.
+inline constexpr int64_t kLargestCount = 1'000'000;
+
 void add_train_command(CLI::App& app);
 void add_eval_command(CLI::App& app);
 void add_predict_command(CLI::App& app);
@@ -57,7 +60,7 @@ class ContextArguments {
   bool direct_conv_ = false, check_values_ = false;
 };
 
-/// "128x256" as height and width. Throws Error.
+/// "128x256" as height and width, each from 1 to 32768. Throws Error.
 SizeHW parse_size(const std::string& text);
 
 }  // namespace convoy

@@ -1,5 +1,6 @@
 #include "apps/golden_file.h"
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 
@@ -62,7 +63,14 @@ LossOptions GoldenFile::loss_options() const {
 }
 
 Shape GoldenFile::input_shape() const {
-  return Shape(json_.at("input").at("shape").get<std::vector<int64_t>>());
+  const auto extents = json_.at("input").at("shape").get<std::vector<int64_t>>();
+  constexpr int64_t kMaxExtent = 8192;
+  const bool usable = extents.size() == 4 && extents[1] == 3 &&
+                      std::all_of(extents.begin(), extents.end(), [](int64_t e) { return e >= 1 && e <= kMaxExtent; });
+  CONVOY_CHECK(usable && extents[0] * extents[2] * extents[3] <= kMaxExtent * kMaxExtent,
+               "'{}': the input's shape is [{}]; it must be [N, 3, H, W] with extents from 1 to {}", path_,
+               fmt::join(extents, ", "), kMaxExtent);
+  return Shape(extents);
 }
 
 void GoldenFile::fill_values(const nlohmann::json& row, float* values, int64_t count) const {
@@ -132,6 +140,9 @@ std::vector<float> GoldenFile::input() const {
 std::vector<int32_t> GoldenFile::target() const {
   const auto& entry = json_.at("target");
   const Shape shape(entry.at("shape").get<std::vector<int64_t>>());
+  const Shape image = input_shape();
+  CONVOY_CHECK(shape == Shape({image[0], image[2], image[3]}),
+               "'{}': the target's shape {} does not fit the input's {}", path_, shape.str(), image.str());
   const double classes = entry.at("classes");
   const GoldenStream u("target", case_seed_), ignored("target.ignore", case_seed_);
   std::vector<int32_t> labels(static_cast<size_t>(shape.count()));

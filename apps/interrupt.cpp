@@ -18,6 +18,7 @@ void remember(int signal) {
 
 StopSignals::StopSignals() {
   received_signal = 0;
+  std::signal(SIGPIPE, SIG_IGN);  // a reader of the log that goes away must not end the run
   for (const int signal : kSignals) {
     struct sigaction action {};
     action.sa_handler = remember;
@@ -28,6 +29,7 @@ StopSignals::StopSignals() {
 
 StopSignals::~StopSignals() {
   for (const int signal : kSignals) std::signal(signal, SIG_DFL);
+  std::signal(SIGPIPE, SIG_DFL);
 }
 
 const char* StopSignals::received() {

@@ -1,7 +1,14 @@
 // The convoy command line: declares the subcommands, runs the one that is named, turns exceptions into messages.
 // Exit codes: 0 success, 1 error, 75 interrupted and resumable.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
+#include <cstring>
+#include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
@@ -31,6 +38,28 @@ void print_version(bool json) {
   }
   fmt::print("convoy {} (instruction set {}, oneDNN {}, MPI {}, devices: cpu)\n", convoy::kVersion,
              convoy::cpu::isa_name(), onednn.empty() ? "no" : onednn, mpi ? "yes" : "no");
+}
+
+/// A closed standard stream would give its number to the next file that is opened, and messages would land in that.
+void reserve_standard_streams() {
+  int descriptor;
+  do {
+    descriptor = ::open("/dev/null", O_RDWR);
+  } while (descriptor >= 0 && descriptor <= STDERR_FILENO);
+  if (descriptor >= 0) ::close(descriptor);
+}
+
+/// Says it without throwing, whatever state stderr is in.
+void report(const char* message) {
+  std::fprintf(stderr, "error: %s\n", message);
+}
+
+/// An answer that did not reach its reader is no success.
+int flush_answer(int code) {
+  errno = 0;
+  if (std::cout.flush() && std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  report(fmt::format("standard output cannot be written: {}", std::strerror(errno)).c_str());
+  return 1;
 }
 
 int run(int argc, char** argv) {
@@ -71,16 +100,18 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  reserve_standard_streams();
+  std::signal(SIGXFSZ, SIG_IGN);  // a file size limit is reported by write(2), like a full disk
   try {
-    return run(argc, argv);
+    return flush_answer(run(argc, argv));
   } catch (const convoy::Exit& exit) {
-    return exit.code;
+    return flush_answer(exit.code);
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "error: out of memory; a smaller batch or crop needs less (convoy plan shows how much)\n");
+    report("out of memory; a smaller batch or crop needs less (convoy plan shows how much)");
   } catch (const std::exception& error) {
-    fmt::print(stderr, "error: {}\n", error.what());
+    report(error.what());
   } catch (...) {
-    fmt::print(stderr, "error: an unknown exception\n");
+    report("an unknown exception");
   }
   return 1;
 }

@@ -14,7 +14,8 @@ namespace {
 struct PlanArguments {
   explicit PlanArguments(CLI::App& command) : config(command), context(command) {
     command.add_option("--size", size, "HEIGHTxWIDTH; default TRAIN.CROP_SIZE");
-    command.add_option("--batch", batch, "images per step; default the global batch")->check(CLI::PositiveNumber);
+    command.add_option("--batch", batch, "images per step; default the global batch")
+        ->check(CLI::Range(int64_t{1}, kLargestCount));
     command.add_flag("--eval", eval, "the prediction instead of the training step");
     command.add_flag("--dump-plan", dump, "every launch with shapes and layouts");
     command.add_flag("--trace-step", trace, "run one step on random data: every launch with its time");
@@ -34,6 +35,7 @@ struct PlannedStep {
         network(make_network(network_options(config, class_count(config)), store)),
         graph(context, store),
         shape{batch, 3, size.height, size.width} {
+    require_fitting(*network, config.model.model_name, size);
     if (eval) {
       Builder builder{graph, Mode::kEval};
       targets.push_back(network->forward(builder, graph.input("image", DType::kF32, shape))[0].value);

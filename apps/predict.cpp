@@ -37,7 +37,7 @@ std::vector<fs::path> files_of(const fs::path& input) {
   }
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(input))
-    if (entry.is_regular_file()) files.push_back(entry.path());
+    if (!entry.is_directory(error)) files.push_back(entry.path());
   std::sort(files.begin(), files.end());
   CONVOY_CHECK(!files.empty(), "{}: the folder holds no files", input.string());
   return files;
@@ -49,7 +49,8 @@ void predict(const PredictArguments& args) {
   CONVOY_CHECK(args.config.file().empty(),
                "predict takes its configuration from the checkpoint; override single keys by KEY VALUE");
   const std::vector<fs::path> files = files_of(args.input);
-  const bool one_file = !fs::is_directory(args.input);
+  std::error_code ignored;
+  const bool one_file = !fs::is_directory(args.input, ignored);
   const auto model =
       load_model(args.run_directory.empty() ? args.checkpoint : args.run_directory, args.config.overrides());
   Context context(args.context.options());
@@ -64,7 +65,7 @@ void predict(const PredictArguments& args) {
       image = read_image_rgb(file.string());
     } catch (const Error& error) {
       if (one_file) throw;
-      fmt::print(stderr, "skipped: {}\n", error.what());
+      std::fprintf(stderr, "skipped: %s\n", error.what());
       skipped.push_back(file.string());
       continue;
     }

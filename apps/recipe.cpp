@@ -51,6 +51,13 @@ NetworkOptions network_options(const Config& config, int64_t classes) {
   return options;
 }
 
+void require_fitting(const Network& network, const std::string& name, SizeHW size) {
+  CONVOY_CHECK(network.accepts_extent(size.height) && network.accepts_extent(size.width),
+               "the size ({}, {}) does not fit {}; the next size that does is ({}, {}) (TRAIN.CROP_SIZE or --size)",
+               size.height, size.width, name, fitting_extent(network, size.height),
+               fitting_extent(network, size.width));
+}
+
 int64_t global_batch(const Config& config, int64_t ranks) {
   return config.train.global_batch > 0 ? config.train.global_batch : config.train.batch_size * ranks;
 }

@@ -19,6 +19,9 @@ int64_t class_count(const Config& config);
 
 NetworkOptions network_options(const Config& config, int64_t classes);
 
+/// Throws Error naming the next size that fits where the network does not take images of this one.
+void require_fitting(const Network& network, const std::string& name, SizeHW size);
+
 /// Samples per step over all ranks: TRAIN.GLOBAL_BATCH, or BATCH_SIZE for each rank.
 int64_t global_batch(const Config& config, int64_t ranks);
 

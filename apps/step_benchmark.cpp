@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <fstream>
 
@@ -39,6 +40,7 @@ class PeerProcess {
                                        "--format",     format,
                                        "--server"};
     if (o.aux && net == "bisenet") arguments.emplace_back("--aux");
+    std::signal(SIGPIPE, SIG_IGN);  // a peer that ends is noticed by its missing answer
     int to_peer[2], from_peer[2];
     CONVOY_CHECK(pipe(to_peer) == 0 && pipe(from_peer) == 0, "no pipe could be made for the PyTorch peer");
     pid_ = fork();
@@ -83,7 +85,10 @@ class PeerProcess {
     CONVOY_CHECK(!line.empty(),
                  "the PyTorch peer ended instead of answering '{}'; run bench/torch_peer/step.py by hand to see why",
                  what);
-    return json::parse(line);
+    json answer = json::parse(line, nullptr, false);
+    CONVOY_CHECK(answer.is_object(), "the PyTorch peer answered '{}' with '{}', which is no JSON object", what,
+                 line.substr(0, 200));
+    return answer;
   }
 
   std::string format_;
@@ -130,6 +135,9 @@ TrainingStep::TrainingStep(const StepBenchmarkOptions& o) : parts_(std::make_uni
   p.labels.resize(static_cast<size_t>(o.batch * o.height * o.width));
   for (float& x : p.images) x = 2 * random.uniform() - 1;
   for (int32_t& label : p.labels) label = static_cast<int32_t>(random.integer(0, o.classes - 1));
+  CONVOY_CHECK(p.network->accepts_extent(o.height) && p.network->accepts_extent(o.width),
+               "{} takes no images of {}x{}; the next size that fits is {}x{}", o.net, o.height, o.width,
+               fitting_extent(*p.network, o.height), fitting_extent(*p.network, o.width));
   const Value image = p.graph.input("image", DType::kF32, {o.batch, 3, o.height, o.width});
   const Value target = p.graph.input("target", DType::kI32, {o.batch, o.height, o.width});
   Builder builder{p.graph, Mode::kTrain};

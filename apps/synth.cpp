@@ -13,12 +13,12 @@ struct SynthArguments {
     command.add_option("folder", folder, "where to write")->required()->type_name("DIR");
     command.add_option("--images", options.images, "scenes; every fifth is for validation")
         ->capture_default_str()
-        ->check(CLI::PositiveNumber);
+        ->check(CLI::Range(int64_t{1}, kLargestCount));
     command.add_option("--size", size, "HEIGHTxWIDTH")->capture_default_str();
     command.add_option("--seed", options.seed, "same seed, same bytes")->capture_default_str();
     command.add_option("--threads", options.threads, "0: all cores")
         ->capture_default_str()
-        ->check(CLI::NonNegativeNumber);
+        ->check(CLI::Range(int64_t{0}, kLargestCount));
     command.add_flag("--json", json, "print what was written as JSON");
   }
   SynthOptions options;

@@ -18,22 +18,23 @@ struct TrainArguments {
         ->type_name("DIR");
     command.add_option("--resume", trainer.resume, "auto: newest checkpoint of the run directory, or a path")
         ->type_name("auto|PATH");
-    command.add_option("--max-iters", max_iters, "steps of the run (TRAIN.MAX_ITERS)")->check(CLI::PositiveNumber);
+    command.add_option("--max-iters", max_iters, "steps of the run (TRAIN.MAX_ITERS)")
+        ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000'000}));
     command.add_option("--max-seconds", trainer.max_seconds, "stop in good order after this time, with exit code 75")
-        ->check(CLI::PositiveNumber);
+        ->check(CLI::Range(0.001, 1e9));
     command.add_option("--log-iter", trainer.log_interval, "steps between log lines")
         ->capture_default_str()
-        ->check(CLI::PositiveNumber);
+        ->check(CLI::Range(int64_t{1}, kLargestCount));
     command.add_option("--val-epoch", trainer.val_epochs, "epochs between evaluations")
         ->capture_default_str()
-        ->check(CLI::PositiveNumber);
+        ->check(CLI::Range(int64_t{1}, kLargestCount));
     command.add_flag("--skip-val", trainer.skip_val, "no evaluation");
     command.add_flag("--test-mode", test_mode, "try everything in 5 steps: train, save, resume, evaluate, report");
     command.add_option("--seed", seed, "of weights, data order and dropout (SEED)");
     command.add_option("--ranks", ranks, "processes that share the work")
         ->capture_default_str()
-        ->check(CLI::PositiveNumber);
-    command.add_option("--workers", workers, "loader threads (DATASET.WORKERS)")->check(CLI::NonNegativeNumber);
+        ->check(CLI::Range(int64_t{1}, kLargestCount));
+    command.add_option("--workers", workers, "loader threads (DATASET.WORKERS)")->check(CLI::Range(0, 1024));
     command.add_option("--on-bad-sample", on_bad_sample, "fail or skip (TRAIN.ON_BAD_SAMPLE)")
         ->check(CLI::IsMember({"fail", "skip"}));
     command.add_option("--profile", trainer.profile, "write a Chrome trace of ten steps")->type_name("FILE");

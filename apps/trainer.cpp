@@ -7,6 +7,7 @@
 #include "apps/pictures.h"
 #include "apps/recipe.h"
 #include "io/doctor.h"
+#include "io/file.h"
 #include "io/report.h"
 
 namespace convoy {
@@ -36,6 +37,18 @@ int64_t parameter_count(const ParamStore& store) {
   int64_t count = 0;
   for (const Parameter& p : store.parameters()) count += p.shape.count();
   return count;
+}
+
+/// A step whose loss was finite can still leave weights that are not: a checkpoint of those would be worthless.
+void check_finite(const NamedTensor& tensor, int64_t step) {
+  if (tensor.dtype != DType::kF32) return;
+  const auto* values = static_cast<const float*>(tensor.values());
+  const size_t count = tensor.bytes() / sizeof(float);
+  for (size_t i = 0; i < count; ++i)
+    CONVOY_CHECK(std::isfinite(values[i]),
+                 "step {}: {} holds {} after the update, so no checkpoint of this step was saved. Lower SOLVER.LR or "
+                 "raise SOLVER.WARMUP.EPOCHS",
+                 step, tensor.name, values[i]);
 }
 
 const Config& supported(const Config& config) {
@@ -75,16 +88,15 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options)
   store_.initialize(static_cast<uint64_t>(config_.seed));
   std::vector<OptimizerGroup> groups = parameter_groups(config_, *network_, store_);
   const SizeHW crop = config_.train.crop_size;
-  CONVOY_CHECK(network_->accepts_extent(crop.height) && network_->accepts_extent(crop.width),
-               "TRAIN.CROP_SIZE ({}, {}) does not fit {}; the next size that does is ({}, {})", crop.height, crop.width,
-               config_.model.model_name, fitting_extent(*network_, crop.height), fitting_extent(*network_, crop.width));
+  require_fitting(*network_, config_.model.model_name, crop);
   loss_ = build_training_step(graph_, *network_, config_, batch_size_, crop);
   session_ = std::make_unique<Session>(graph_, std::vector<Value>{loss_});
   optimizer_ = std::make_unique<SgdOptimizer>(store_, std::move(groups),
                                               SgdOptimizer::Options{.momentum = config_.solver.momentum});
   predictor_ = std::make_unique<Predictor>(context_, store_, *network_, normalization(config_));
 
-  // What the run writes, and where it stands.
+  // What the run writes, and where it stands. A profile that cannot be written is said now, not after its steps.
+  if (!options_.profile.empty()) write_text_file(options_.profile, "{}\n");
   directory_ = std::make_unique<RunDirectory>(options_.run_directory);
   directory_->log().set_console(options_.console);
   CONVOY_CHECK(!options_.resume.empty() || !directory_->has_earlier_run(),
@@ -300,6 +312,7 @@ bool Trainer::evaluate() {
 
 void Trainer::save_checkpoint(bool is_best) {
   CheckpointState state{.tensors = state_tensors(store_)};
+  for (const NamedTensor& tensor : state.tensors) check_finite(tensor, step_);
   state.meta = {{"step", step_},
                 {"samples_seen", samples_seen_},
                 {"epoch", step_ / steps_per_epoch_},

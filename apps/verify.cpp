@@ -74,6 +74,10 @@ class Verifier {
       const Tensor value = session.fetch(first_target + i);
       const json& w = wanted[i];
       const std::string group = pass + " " + w.at("name").get<std::string>();
+      if (!w.at("samples").is_array() || w.at("samples").empty()) {
+        line(group, false, "the reference has no samples to compare with");
+        continue;
+      }
       if (value.shape().to_vector() != w.at("shape").get<std::vector<int64_t>>()) {
         line(group, false, "shape " + value.shape().str() + ", the reference has " + w.at("shape").dump());
         continue;
@@ -216,7 +220,7 @@ class Verifier {
         worst_name = row.name;
       }
     }
-    line(group, beyond == 0 && complaint.empty(),
+    line(group, !rows.empty() && beyond == 0 && complaint.empty(),
          fmt::format("{} figures, {} beyond their limit, worst {} at {:.2f} of its limit{}", rows.size(), beyond,
                      worst_name, worst, complaint));
   }
@@ -272,7 +276,11 @@ int64_t VerifyResult::failed() const {
 }
 
 VerifyResult verify(const std::string& golden_path, const ContextOptions& options) {
-  return Verifier(golden_path, options).run();
+  try {
+    return Verifier(golden_path, options).run();
+  } catch (const json::exception& error) {
+    fail("'{}': a figure is missing or of the wrong type: {}", golden_path, error.what());
+  }
 }
 
 }  // namespace convoy

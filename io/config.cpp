@@ -51,6 +51,22 @@ std::string upper(const std::string& text) {
   return out;
 }
 
+/// Aliases can make a small document exponentially large, or endless: counts the values as a reader will meet them.
+void check_extent(const YAML::Node& node, const std::string& name, int64_t& left, int depth = 0) {
+  constexpr int kMaxDepth = 32;
+  CONVOY_CHECK(depth <= kMaxDepth && --left >= 0,
+               "{}:{}: too many values, or nested deeper than {}; does an alias (*name) contain itself?", name,
+               node.Mark().line + 1, kMaxDepth);
+  for (const auto& entry : node) {
+    if (node.IsMap()) {
+      check_extent(entry.first, name, left, depth + 1);
+      check_extent(entry.second, name, left, depth + 1);
+    } else {
+      check_extent(entry, name, left, depth + 1);
+    }
+  }
+}
+
 /// Sets fields one by one, remembering where each was set.
 class ConfigReader {
  public:
@@ -75,7 +91,10 @@ class ConfigReader {
       const auto [known, inserted] = lines.emplace(key, entry.first.Mark().line + 1);
       CONVOY_CHECK(inserted, "{}: {} is set twice, first in line {}", place, key, known->second);
       if (entry.second.IsMap()) {
-        CONVOY_CHECK(is_group(key), "{}", unknown_key(key, place));
+        if (!is_group(key)) {
+          const ConfigField& field = find(key, place);
+          fail("{}: {} expects {}, found a group of keys", place, field.key, field.expected);
+        }
         read_map(entry.second, key + ".", file);
       } else if (entry.second.IsNull() && is_group(key)) {
         continue;  // a group with nothing under it
@@ -117,6 +136,8 @@ class ConfigReader {
     for (const ConfigField& field : config_schema()) {
       if (field.key == key) return field;
     }
+    CONVOY_CHECK(!is_group(written), "{}: {} is a group of keys; name one of them, as in {}", place, written,
+                 nearest_name(written + ".", config_keys()));
     fail("{}", unknown_key(written, place));
   }
 
@@ -160,6 +181,8 @@ Config parse_config(const std::string& text, const std::string& name, const std:
   } catch (const YAML::Exception& error) {
     fail("{}:{}: not valid YAML: {}", name, error.mark.line + 1, error.msg);
   }
+  int64_t values_left = 100'000;
+  check_extent(root, name, values_left);
   CONVOY_CHECK(root.IsMap() || root.IsNull() || !root.IsDefined(), "{}: a configuration is a map of keys", name);
   if (root.IsMap()) reader.read_map(root, "", name);
   for (size_t i = 0; i < overrides.size(); i += 2) {

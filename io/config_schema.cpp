@@ -8,8 +8,12 @@
 namespace convoy {
 namespace {
 
-/// Longest side of a crop; above it the value is a slip of the pen.
-constexpr int64_t kMaxSide = 32768;
+// Above these a value is a slip of the pen, and products of them would leave 64 bits.
+constexpr int64_t kMaxSide = 32768;  ///< of a crop, in pixels
+constexpr int64_t kMaxBatch = 1'000'000;
+constexpr int64_t kMaxEpochs = 1'000'000'000;
+constexpr int64_t kMaxSteps = 1'000'000'000'000;
+constexpr int64_t kMaxThreads = 4096;
 
 // --- one read/write pair per field type ---
 
@@ -206,6 +210,15 @@ class SchemaBuilder {
 const auto kPositive = [](auto value) { return value > 0; };
 const auto kNotNegative = [](auto value) { return value >= 0; };
 const auto kNoneOrPositive = [](const std::optional<double>& value) { return !value || *value > 0; };
+/// For whole numbers and fractions alike: low <= value <= high.
+auto between(int64_t low, int64_t high) {
+  return [low, high](auto value) {
+    return value >= static_cast<decltype(value)>(low) && value <= static_cast<decltype(value)>(high);
+  };
+}
+std::string between_text(const std::string& kind, int64_t low, int64_t high) {
+  return fmt::format("{} from {} to {}", kind, low, high);
+}
 const auto kShare = [](double value) { return value >= 0 && value <= 1; };
 
 void add_dataset(SchemaBuilder& s) {
@@ -239,12 +252,14 @@ void add_augment(SchemaBuilder& s) {
 }
 
 void add_train(SchemaBuilder& s) {
-  s.add("TRAIN.EPOCHS", FIELD(train.epochs), "an integer > 0", kPositive);
-  s.add("TRAIN.MAX_ITERS", FIELD(train.max_iters), "an integer >= 0 (0: EPOCHS decides)", kNotNegative);
-  s.add("TRAIN.BATCH_SIZE", FIELD(train.batch_size), "an integer > 0", kPositive);
-  s.add("TRAIN.GLOBAL_BATCH", FIELD(train.global_batch), "an integer >= 0 (0: BATCH_SIZE x ranks)", kNotNegative);
+  s.add("TRAIN.EPOCHS", FIELD(train.epochs), between_text("an integer", 1, kMaxEpochs), between(1, kMaxEpochs));
+  s.add("TRAIN.MAX_ITERS", FIELD(train.max_iters), between_text("an integer", 0, kMaxSteps) + " (0: EPOCHS decides)",
+        between(0, kMaxSteps));
+  s.add("TRAIN.BATCH_SIZE", FIELD(train.batch_size), between_text("an integer", 1, kMaxBatch), between(1, kMaxBatch));
+  s.add("TRAIN.GLOBAL_BATCH", FIELD(train.global_batch),
+        between_text("an integer", 0, kMaxBatch) + " (0: BATCH_SIZE x ranks)", between(0, kMaxBatch));
   s.add("TRAIN.CROP_SIZE", FIELD(train.crop_size));
-  s.add("TRAIN.BASE_SIZE", FIELD(train.base_size), "an integer > 1", [](int64_t v) { return v > 1; });
+  s.add("TRAIN.BASE_SIZE", FIELD(train.base_size), between_text("an integer", 2, kMaxSide), between(2, kMaxSide));
   s.add("TRAIN.MODEL_SAVE_DIR", FIELD(train.model_save_dir));
   s.add("TRAIN.LOG_SAVE_DIR", FIELD(train.log_save_dir));
   s.add("TRAIN.PRETRAINED_MODEL_PATH", FIELD(train.pretrained_model_path));
@@ -254,7 +269,8 @@ void add_train(SchemaBuilder& s) {
   s.add("TRAIN.SYNC_BATCH_NORM", FIELD(train.sync_batch_norm));
   s.add("TRAIN.SNAPSHOT_EPOCH", FIELD(train.snapshot_epoch)).no_effect("set TRAIN.CHECKPOINT_ITERS");
   s.add("TRAIN.CHECKPOINT_ITERS", FIELD(train.checkpoint_iters), "an integer >= 0 (0: once per epoch)", kNotNegative);
-  s.add("TRAIN.THREADS", FIELD(train.threads), "an integer >= 0 (0: the cores given to the rank)", kNotNegative);
+  s.add("TRAIN.THREADS", FIELD(train.threads),
+        between_text("an integer", 0, kMaxThreads) + " (0: the cores given to the rank)", between(0, kMaxThreads));
   s.add("TRAIN.DROP_LAST", FIELD(train.drop_last));
   s.choice("TRAIN.ON_BAD_SAMPLE", FIELD(train.on_bad_sample), {"skip", "fail"});
 }
@@ -269,8 +285,12 @@ void add_solver(SchemaBuilder& s) {
   s.choice("SOLVER.LR_SCHEDULER", FIELD(solver.lr_scheduler), {"poly", "step", "cosine"});
   s.add("SOLVER.POLY.POWER", FIELD(solver.poly.power), "a number >= 0", kNotNegative);
   s.add("SOLVER.STEP.GAMMA", FIELD(solver.step.gamma), "a number >= 0", kNotNegative);
-  s.add("SOLVER.STEP.DECAY_EPOCH", FIELD(solver.step.decay_epoch));
-  s.add("SOLVER.WARMUP.EPOCHS", FIELD(solver.warmup.epochs), "a number >= 0", kNotNegative);
+  s.add("SOLVER.STEP.DECAY_EPOCH", FIELD(solver.step.decay_epoch), between_text("a list of integers", 0, kMaxEpochs),
+        [](const std::vector<int64_t>& epochs) {
+          return std::all_of(epochs.begin(), epochs.end(), between(0, kMaxEpochs));
+        });
+  s.add("SOLVER.WARMUP.EPOCHS", FIELD(solver.warmup.epochs), between_text("a number", 0, kMaxEpochs),
+        between(0, kMaxEpochs));
   s.add("SOLVER.WARMUP.FACTOR", FIELD(solver.warmup.factor), "a number from 0 to 1", kShare);
   s.choice("SOLVER.WARMUP.METHOD", FIELD(solver.warmup.method), {"linear", "constant"});
   s.add("SOLVER.OHEM", FIELD(solver.ohem));
@@ -281,7 +301,7 @@ void add_solver(SchemaBuilder& s) {
 
 void add_test(SchemaBuilder& s) {
   s.add("TEST.TEST_MODEL_PATH", FIELD(test.test_model_path));
-  s.add("TEST.BATCH_SIZE", FIELD(test.batch_size), "an integer > 0", kPositive);
+  s.add("TEST.BATCH_SIZE", FIELD(test.batch_size), between_text("an integer", 1, kMaxBatch), between(1, kMaxBatch));
   s.add("TEST.CROP_SIZE", FIELD(test.crop_size));
   s.add("TEST.SCALES", FIELD(test.scales), "a list of numbers > 0", [](const std::vector<double>& scales) {
     return !scales.empty() && std::all_of(scales.begin(), scales.end(), kPositive);

@@ -148,13 +148,23 @@ ConfigValue parse_plain_scalar(const std::string& text) {
   return parse_python_literal(text);
 }
 
+namespace {
+
+/// The text, or its start where it is longer than a message should be.
+std::string shortened(const std::string& text) {
+  constexpr size_t kShown = 200;
+  return text.size() <= kShown ? text : fmt::format("{}... ({} characters)", text.substr(0, kShown), text.size());
+}
+
+}  // namespace
+
 std::string describe(const ConfigValue& value) {
   if (value.is_none()) return "None";
   if (const bool* flag = value.get_if<bool>()) return *flag ? "True" : "False";
-  if (value.get_if<int64_t>()) return fmt::format("the integer {}", value.source);
-  if (value.get_if<double>()) return fmt::format("the number {}", value.source);
-  if (const std::string* text = value.get_if<std::string>()) return fmt::format("the text '{}'", *text);
-  return fmt::format("the list {}", value.source);
+  if (value.get_if<int64_t>()) return fmt::format("the integer {}", shortened(value.source));
+  if (value.get_if<double>()) return fmt::format("the number {}", shortened(value.source));
+  if (const std::string* text = value.get_if<std::string>()) return fmt::format("the text '{}'", shortened(*text));
+  return fmt::format("the list {}", shortened(value.source));
 }
 
 }  // namespace convoy

@@ -51,7 +51,9 @@ void SegmentationDataset::map_labels(LabelMap& labels, const std::string& path) 
 Sample SegmentationDataset::decode(int64_t index) const {
   const SamplePaths& paths = at(index);
   Sample sample{read_image_rgb(paths.image), {}, paths.name};
-  CONVOY_CHECK(std::filesystem::exists(paths.label), "{}: its label file {} is missing", paths.image, paths.label);
+  std::error_code unreadable;
+  CONVOY_CHECK(std::filesystem::exists(paths.label, unreadable), "{}: its label file {} is missing", paths.image,
+               paths.label);
   sample.labels = read_label_map(paths.label);
   CONVOY_CHECK(sample.image.height == sample.labels.height && sample.image.width == sample.labels.width,
                "{} has {} x {} pixels (height x width), but its label file {} has {} x {}", paths.image,
@@ -67,7 +69,12 @@ SegmentationDataset open_dataset(const Config& config, const std::string& split,
     dataset.root = (std::filesystem::path(config.root_path) / dataset.root).string();
   }
   if (dataset.name == "cityscape") {
-    return open_cityscapes(dataset.root.empty() ? "datasets/cityscapes" : dataset.root, split, missing);
+    SegmentationDataset data =
+        open_cityscapes(dataset.root.empty() ? "datasets/cityscapes" : dataset.root, split, missing);
+    CONVOY_CHECK(dataset.num_classes == 0 || dataset.num_classes == data.num_classes(),
+                 "DATASET.NUM_CLASSES is {}, but DATASET.NAME cityscape has {} classes; remove the key",
+                 dataset.num_classes, data.num_classes());
+    return data;
   }
   if (dataset.name == "folder") return open_folder(dataset, split, missing);
   const std::vector<std::string> known = {"cityscape", "folder"};

@@ -47,7 +47,8 @@ std::vector<fs::path> sorted_entries(const fs::path& folder) {
 void list_split(const fs::path& root, const std::string& split, std::vector<SamplePaths>& samples) {
   static const std::string kImageEnd = "_leftImg8bit.png", kLabelEnd = "_gtFine_labelIds.png";
   for (const fs::path& city : sorted_entries(root / "leftImg8bit" / split)) {
-    if (!fs::is_directory(city)) continue;
+    std::error_code broken_link;
+    if (!fs::is_directory(city, broken_link)) continue;
     for (const fs::path& image : sorted_entries(city)) {
       const std::string name = image.filename().string();
       if (!name.ends_with(kImageEnd)) continue;
@@ -83,7 +84,9 @@ SegmentationDataset open_cityscapes(const std::string& root, const std::string& 
   }
   if (missing == MissingLabels::error) {
     for (const SamplePaths& sample : samples) {
-      CONVOY_CHECK(fs::exists(sample.label), "{}: its label file {} is missing", sample.image, sample.label);
+      std::error_code unreadable;
+      CONVOY_CHECK(fs::exists(sample.label, unreadable), "{}: its label file {} is missing", sample.image,
+                   sample.label);
     }
   }
   LabelTable labels{cityscapes_train_ids(), "the Cityscapes ids -1..33"};

@@ -96,6 +96,22 @@ refused "no such checkpoint" "mistyped" $train --run-dir bad --resume mistyped
 refused "prediction without image" "notes.txt" $convoy predict --run-dir tested --input-img mixed/notes.txt
 refused "no such image" "absent.png" $convoy predict --run-dir tested --input-img absent.png
 refused "report of nothing" "absent" $convoy report absent
+refused "classes against the data set" "NUM_CLASSES" $train --run-dir bad DATASET.NUM_CLASSES 5
+refused "a size beyond bounds" "TRAIN.BASE_SIZE" $train --run-dir bad TRAIN.BASE_SIZE 1000000000
+refused "a plan beyond bounds" "1000000x1000000" $convoy plan --config-file recipe.yaml --size 1000000x1000000
+refused "a plan that does not fit" "next size" $convoy plan --config-file recipe.yaml --size 1x1
+refused "a batch of none" "--batch" $convoy plan --config-file recipe.yaml --batch 0
+refused "a loss or weights that blow up" "step" $train --run-dir blown --max-iters 3 --skip-val SOLVER.LR 1e38
+refused "a profile nowhere" "nowhere/x.json" $train --run-dir bad --profile nowhere/x.json
+echo 'TRAIN: {CROP_SIZE: &a [*a]}' > endless.yaml
+refused "an alias in itself" "endless.yaml:1" $convoy plan --config-file endless.yaml
+mkdir links && ln -s loop.png links/loop.png && cp mixed/*.png links/
+check "predict passes over a link to itself" sh -c "$convoy predict --run-dir tested --input-img links --output-dir linked 2>&1 | grep -q loop.png && ls linked/*_label.png"
+mkdir no-run
+refused "report without a run" "no-run" $convoy report no-run
+refused "a full standard output" "standard output" sh -c "$convoy plan --config-file recipe.yaml > /dev/full"
+check "closed standard streams" sh -c "$convoy plan --config-file nowhere.yaml >&- 2>&-; test \$? = 1"
+refused "a file size limit" "limited" bash -c "ulimit -f 8; $train --run-dir limited --max-iters 5 --skip-val"
 refused "synth size" "HEIGHTxWIDTH" $convoy synth other --size 12by14
 
 cp -r whole broken

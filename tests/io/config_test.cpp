@@ -33,6 +33,23 @@ TEST_CASE("values follow Python's literal rules", "[io][config]") {
   CHECK(parse_plain_scalar("~").is_none());
 }
 
+TEST_CASE("aliases that never end, or that blow up, are refused", "[io][config]") {
+  CHECK_THAT(error_of([] { parse_config("TRAIN: {CROP_SIZE: &a [*a]}", "r.yaml"); }), Catch::Contains("alias"));
+  std::string bomb = "TRAIN: {CROP_SIZE: [&a0 [x, x]";
+  for (int i = 1; i < 40; ++i) bomb += fmt::format(", &a{0} [*a{1}, *a{1}]", i, i - 1);
+  CHECK_THAT(error_of([&] { parse_config(bomb + "]}", "r.yaml"); }), Catch::Contains("alias"));
+}
+
+TEST_CASE("values and groups are not confused, and no value is out of all bounds", "[io][config]") {
+  CHECK_THAT(error_of([] { parse_config("TRAIN: {CROP_SIZE: {A: 1}}", "r.yaml"); }),
+             Catch::Contains("found a group of keys"));
+  CHECK_THAT(error_of([] { parse_config("", "", {"TRAIN", "3"}); }), Catch::Contains("group of keys"));
+  for (const char* key : {"TRAIN.BASE_SIZE", "TRAIN.EPOCHS", "TRAIN.MAX_ITERS", "TRAIN.BATCH_SIZE",
+                          "TRAIN.GLOBAL_BATCH", "TRAIN.THREADS", "SOLVER.WARMUP.EPOCHS", "TEST.BATCH_SIZE"})
+    CHECK_THAT(error_of([&] { parse_config("", "", {key, "9000000000000000000"}); }), Catch::Contains(key));
+  CHECK(error_of([] { parse_config("", "", {"SOLVER.LR", std::string(100000, '(')}); }).size() < 1000);
+}
+
 TEST_CASE("defaults are the reference's", "[io][config]") {
   const Config config = load_config("");
   CHECK(config.seed == 1024);
