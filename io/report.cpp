@@ -202,8 +202,6 @@ std::string picture_section(const ReportData& data, std::vector<std::string>& re
 fs::path write_report(const fs::path& run_directory) {
   std::error_code ignored;
   CONVOY_CHECK(fs::is_directory(run_directory, ignored), "{}: there is no such run directory", run_directory.string());
-  CONVOY_CHECK(fs::exists(run_directory / "metrics.jsonl", ignored), "{}: holds no run (no metrics.jsonl)",
-               run_directory.string());
   const ReportData data = gather_report_data(run_directory);
   std::vector<std::string> remarks = data.remarks;
 
