@@ -1,8 +1,10 @@
 // convoy synth: a generated data set.
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
 #include "engine/error.h"
+#include "io/file.h"
 #include "io/synth.h"
 
 namespace convoy {
@@ -26,10 +28,30 @@ struct SynthArguments {
   bool json = false;
 };
 
+/// Scenes of other options in the same folder would be one data set with these. The record is written first, so that a
+/// run that was broken off can be repeated.
+void refuse_to_mix(const std::string& folder, const SynthOptions& options) {
+  namespace fs = std::filesystem;
+  const fs::path record = fs::path(folder) / "synth.json";
+  const std::string made = nlohmann::json{
+      {"images", options.images},
+      {"height", options.height},
+      {"width", options.width},
+      {"seed", options.seed}}.dump();
+  if (fs::exists(fs::path(folder) / "leftImg8bit")) {
+    const std::string found = fs::exists(record) ? read_text_file(record) : "scenes of unknown origin";
+    CONVOY_CHECK(found == made, "{}: holds {}; these would be {}. Remove it, or choose another folder", folder, found,
+                 made);
+  }
+  make_directories(folder);
+  write_text_file(record, made);
+}
+
 void synth(SynthArguments& args) {
   const SizeHW size = parse_size(args.size);
   args.options.height = size.height;
   args.options.width = size.width;
+  refuse_to_mix(args.folder, args.options);
   const SynthSummary summary = synthesize(args.folder, args.options);
   if (args.json)
     fmt::print("{}\n", nlohmann::json{{"folder", args.folder},
