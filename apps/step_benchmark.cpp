@@ -1,5 +1,6 @@
 #include "apps/step_benchmark.h"
 
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -41,8 +42,9 @@ class PeerProcess {
                                        "--server"};
     if (o.aux && net == "bisenet") arguments.emplace_back("--aux");
     std::signal(SIGPIPE, SIG_IGN);  // a peer that ends is noticed by its missing answer
-    int to_peer[2], from_peer[2];
-    CONVOY_CHECK(pipe(to_peer) == 0 && pipe(from_peer) == 0, "no pipe could be made for the PyTorch peer");
+    int to_peer[2], from_peer[2];   // closed on exec, or a second peer would keep the first one's input open
+    CONVOY_CHECK(pipe2(to_peer, O_CLOEXEC) == 0 && pipe2(from_peer, O_CLOEXEC) == 0,
+                 "no pipe could be made for the PyTorch peer");
     pid_ = fork();
     CONVOY_CHECK(pid_ >= 0, "the PyTorch peer could not be started");
     if (pid_ == 0) {
@@ -63,7 +65,7 @@ class PeerProcess {
     ask("warmup");
   }
   ~PeerProcess() {
-    std::fclose(in_);
+    std::fclose(in_);  // the end of its input ends it
     std::fclose(out_);
     waitpid(pid_, nullptr, 0);
   }

@@ -163,8 +163,6 @@ class FastScnn : public Network {
 }  // namespace
 
 std::unique_ptr<Network> make_fast_scnn(const NetworkOptions& options, const Scope& scope) {
-  CONVOY_CHECK(options.backbone.empty(), "FastSCNN has no backbone; leave MODEL.BACKBONE empty instead of '{}'",
-               options.backbone);
   return std::make_unique<FastScnn>(options, scope);
 }
 
