@@ -1,9 +1,10 @@
 #include "apps/progress.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
 
 #include <algorithm>
+#include <fstream>
+#include <string>
 
 namespace convoy {
 
@@ -36,9 +37,10 @@ std::string duration_text(double seconds) {
 }
 
 int64_t peak_memory_bytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return int64_t{usage.ru_maxrss} * 1024;
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6)) * 1024;
+  return 0;
 }
 
 }  // namespace convoy

@@ -25,7 +25,7 @@ class Progress {
 
 /// "2:03:04", "3:04"
 std::string duration_text(double seconds);
-/// Most memory that this process has held at once.
+/// Most memory that this process has held at once, in bytes (VmHWM of /proc/self/status).
 int64_t peak_memory_bytes();
 
 }  // namespace convoy

@@ -8,8 +8,8 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <fstream>
 
+#include "apps/progress.h"
 #include "engine/optimizer.h"
 #include "engine/rng.h"
 #include "engine/session.h"
@@ -105,13 +105,6 @@ NetworkOptions network_options(const StepBenchmarkOptions& o) {
 
 }  // namespace
 
-int64_t peak_resident_bytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.starts_with("VmHWM:")) return std::stoll(line.substr(6)) * 1024;
-  return 0;
-}
-
 struct TrainingStep::Parts {
   Context context;
   ParamStore store;
@@ -175,7 +168,7 @@ size_t TrainingStep::parameter_bytes() const {
 }
 
 json run_step_benchmark(const StepBenchmarkOptions& options) {
-  const int64_t startup = peak_resident_bytes();
+  const int64_t startup = peak_memory_bytes();
   TrainingStep ours(options);
   for (int i = 0; i < options.warmup; ++i) ours.run();
   std::vector<std::unique_ptr<PeerProcess>> peers;
@@ -200,7 +193,7 @@ json run_step_benchmark(const StepBenchmarkOptions& options) {
               {"ours",
                {{"seconds", our_seconds},
                 {"median_seconds", median(our_seconds)},
-                {"peak_bytes", peak_resident_bytes() - startup},
+                {"peak_bytes", peak_memory_bytes() - startup},
                 {"arena_bytes", ours.arena_bytes()},
                 {"parameter_bytes", ours.parameter_bytes()}}}};
   for (size_t k = 0; k < peers.size(); ++k) {

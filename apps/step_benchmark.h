@@ -40,9 +40,6 @@ class TrainingStep {
   std::unique_ptr<Parts> parts_;
 };
 
-/// Peak resident memory of this process in bytes (VmHWM of /proc/self/status).
-int64_t peak_resident_bytes();
-
 /// Our steps and the peer's (both of its memory formats) in turns, round by round. The result holds every time, the
 /// medians, the ratio peer / ours of each round and its median, and the peak memory of each side minus its value after
 /// start-up. Throws Error when the peer cannot be started.
