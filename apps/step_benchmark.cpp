@@ -105,7 +105,7 @@ NetworkOptions network_options(const StepBenchmarkOptions& o) {
 
 }  // namespace
 
-struct TrainingStep::Parts {
+struct BenchmarkStep::Parts {
   Context context;
   ParamStore store;
   std::unique_ptr<Network> network;
@@ -122,7 +122,7 @@ struct TrainingStep::Parts {
         graph(context, store) {}
 };
 
-TrainingStep::TrainingStep(const StepBenchmarkOptions& o) : parts_(std::make_unique<Parts>(o)) {
+BenchmarkStep::BenchmarkStep(const StepBenchmarkOptions& o) : parts_(std::make_unique<Parts>(o)) {
   Parts& p = *parts_;
   p.store.initialize(1);
   RandomStream random(1, "benchmark", 0);
@@ -145,31 +145,31 @@ TrainingStep::TrainingStep(const StepBenchmarkOptions& o) : parts_(std::make_uni
       p.store, std::vector<OptimizerGroup>{{.name = "all", .weight_decay = 1e-4}}, SgdOptimizer::Options{});
 }
 
-TrainingStep::~TrainingStep() = default;
+BenchmarkStep::~BenchmarkStep() = default;
 
-double TrainingStep::run() {
+double BenchmarkStep::run() {
   const auto start = std::chrono::steady_clock::now();
   parts_->session->run({.seed = 1, .global_step = parts_->step++});
   parts_->optimizer->step(1e-3);
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-float TrainingStep::loss() const {
+float BenchmarkStep::loss() const {
   return parts_->session->fetch(0).item();
 }
-Context& TrainingStep::context() {
+Context& BenchmarkStep::context() {
   return parts_->context;
 }
-size_t TrainingStep::arena_bytes() const {
+size_t BenchmarkStep::arena_bytes() const {
   return parts_->session->plan().arena_bytes;
 }
-size_t TrainingStep::parameter_bytes() const {
+size_t BenchmarkStep::parameter_bytes() const {
   return static_cast<size_t>(parts_->store.total()) * sizeof(float) * 3;
 }
 
 json run_step_benchmark(const StepBenchmarkOptions& options) {
   const int64_t startup = peak_memory_bytes();
-  TrainingStep ours(options);
+  BenchmarkStep ours(options);
   for (int i = 0; i < options.warmup; ++i) ours.run();
   std::vector<std::unique_ptr<PeerProcess>> peers;
   if (!options.torch_python.empty())

@@ -23,10 +23,10 @@ struct StepBenchmarkOptions {
 };
 
 /// One network on random data: forward, mixed softmax cross entropy, backward, SGD (momentum 0.9, decay 1e-4).
-class TrainingStep {
+class BenchmarkStep {
  public:
-  explicit TrainingStep(const StepBenchmarkOptions& options);
-  ~TrainingStep();
+  explicit BenchmarkStep(const StepBenchmarkOptions& options);
+  ~BenchmarkStep();
   /// Runs one step and returns its seconds.
   double run();
   float loss() const;

@@ -58,24 +58,12 @@ const Config& supported(const Config& config) {
 
 }  // namespace
 
-Value build_training_step(Graph& graph, const Network& network, const Config& config, int64_t batch, SizeHW size) {
-  const Value image = graph.input("image", DType::kF32, {batch, 3, size.height, size.width});
-  const Value target = graph.input("target", DType::kI32, {batch, size.height, size.width});
-  Builder builder{graph, Mode::kTrain};
-  const std::vector<NamedValue> outputs = network.forward(builder, image);
-  const Value loss = mixed_softmax_cross_entropy(
-      outputs, target, {.aux = config.solver.aux, .aux_weight = config.solver.aux_weight, .ignore = kIgnoreLabel});
-  graph.differentiate(loss);
-  return loss;
-}
-
 Trainer::Trainer(const Config& config, const TrainerOptions& options)
     : config_(supported(config)),
       options_(options),
       batch_size_(global_batch(config_, 1)),
       train_data_(open_dataset(config_, "train", missing_labels(config_))),
-      context_(options.context),
-      graph_(context_, store_) {
+      context_(options.context) {
   if (!options_.skip_val) val_data_.emplace(open_dataset(config_, "val", missing_labels(config_)));
   const LoaderOptions loading = loader_options(config_, batch_size_);
   steps_per_epoch_ = std::max<int64_t>(
@@ -89,8 +77,7 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options)
   std::vector<OptimizerGroup> groups = parameter_groups(config_, *network_, store_);
   const SizeHW crop = config_.train.crop_size;
   require_fitting(*network_, config_.model.model_name, crop);
-  loss_ = build_training_step(graph_, *network_, config_, batch_size_, crop);
-  session_ = std::make_unique<Session>(graph_, std::vector<Value>{loss_});
+  training_step_ = std::make_unique<TrainingStep>(context_, store_, *network_, config_, shard_of(batch_size_, 0, 1));
   optimizer_ = std::make_unique<SgdOptimizer>(store_, std::move(groups),
                                               SgdOptimizer::Options{.momentum = config_.solver.momentum});
   predictor_ = std::make_unique<Predictor>(context_, store_, *network_, normalization(config_));
@@ -126,7 +113,7 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options)
            val_data_ ? fmt::format(", {} validation images", val_data_->size()) : "");
   log.info("global batch {} at {}x{}, {} steps of {} per epoch, {} threads; activations {:.1f} MiB", batch_size_,
            crop.height, crop.width, total_steps_, steps_per_epoch_, context_.threads(),
-           static_cast<double>(session_->plan().arena_bytes) / (1 << 20));
+           static_cast<double>(training_step_->plan().arena_bytes) / (1 << 20));
   if (!config_.model.backbone.empty() && config_.train.backbone_pretrained && step_ == 0)
     log.warning("{} starts from random weights: nothing is downloaded", config_.model.backbone);
 }
@@ -244,12 +231,9 @@ TrainResult Trainer::run() {
   return result;
 }
 
-// One step: forward, loss and backward by the session's plan; then one pass of the optimizer over all parameters.
+// One step: forward, loss and backward (apps/training_step.cpp); then one pass of the optimizer over all parameters.
 float Trainer::train_step(const Batch& batch) {
-  session_->bind("image", batch.images.data());
-  session_->bind("target", batch.labels.data());
-  session_->run({.seed = static_cast<uint64_t>(config_.seed), .global_step = step_});
-  const float loss = session_->fetch(0).item();
+  const float loss = training_step_->run(batch, step_).loss;
   CONVOY_CHECK(std::isfinite(loss),
                "step {}: the loss is {}; images of the batch: {}. Nothing of this step was saved. Lower SOLVER.LR or "
                "raise SOLVER.WARMUP.EPOCHS; "

@@ -10,10 +10,10 @@
 
 #include "apps/evaluator.h"
 #include "apps/progress.h"
+#include "apps/training_step.h"
 #include "engine/context.h"
 #include "engine/lr_schedule.h"
 #include "engine/optimizer.h"
-#include "engine/session.h"
 #include "io/checkpoint.h"
 #include "io/event_writer.h"
 #include "io/loader.h"
@@ -47,10 +47,6 @@ struct TrainResult {
   std::string stop_reason;
   std::optional<double> best_miou;
 };
-
-/// Appends one training step to the graph: input "image" (N,3,H,W) f32 and "target" (N,H,W) i32, the network in
-/// training mode, the configured loss and its backward pass. Returns the loss, a scalar.
-Value build_training_step(Graph& graph, const Network& network, const Config& config, int64_t batch, SizeHW size);
 
 class Trainer {
  public:
@@ -89,9 +85,7 @@ class Trainer {
   Context context_;
   ParamStore store_;
   std::unique_ptr<Network> network_;
-  Graph graph_;
-  Value loss_;
-  std::unique_ptr<Session> session_;
+  std::unique_ptr<TrainingStep> training_step_;
   std::unique_ptr<SgdOptimizer> optimizer_;
   LrSchedule schedule_;
   std::unique_ptr<Predictor> predictor_;

@@ -3,8 +3,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 
 #include "engine/error.h"
 #include "engine/plan_cache.h"
@@ -42,11 +40,6 @@ void* Context::claim_arena(size_t bytes, const void* user) {
   }
   arena_user_ = user;
   return arena_->data;
-}
-
-void NullCommunicator::abort(const std::string& message) {
-  std::fprintf(stderr, "%s\n", message.c_str());
-  std::exit(1);
 }
 
 }  // namespace convoy

@@ -19,6 +19,7 @@ struct ContextOptions {
   DeviceKind device = DeviceKind::kCpu;
   int threads = 0;            ///< 0: all cores that this process may use
   bool direct_conv = false;   ///< dense convolutions by our own plain kernel
+  bool exact_ranks = false;   ///< sums over samples as integers: the same bits on any number of ranks (slow)
   bool check_values = false;  ///< debug interpreter: poisoned memory, guards and finite values, node by node
 };
 

@@ -1,0 +1,32 @@
+// How a program becomes a rank: under mpirun or srun, under our own launcher, or alone.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/communicator.h"
+
+namespace convoy {
+
+struct RanksOptions {
+  double timeout_seconds = 60;  ///< --comm-timeout
+};
+
+/// This process's communicator: MPI where a launcher of MPI has started it, shared memory where `start_ranks` has, else
+/// one rank without any (MPI is not even initialised). Widens a core mask that the launcher narrowed to one core
+/// without being asked; `notes` receives what was done. Throws Error where the ranks cannot find each other, within the
+/// timeout.
+std::shared_ptr<Communicator> join_ranks(const RanksOptions& options, std::vector<std::string>* notes = nullptr);
+
+/// A line per rank: rank, host, process, device, NUMA node, cores, threads. Collective.
+std::string rank_table(Communicator& communicator, const std::string& device, int threads);
+
+/// Runs this program again as `ranks` processes of this host (`convoy train --ranks N`) and waits for them. Their lines
+/// come out prefixed by rank, SIGTERM, SIGINT and SIGUSR1 are passed on, none outlives the launcher, even one that is
+/// killed. Returns the exit code for all: 0 when all succeeded, 1 when any failed, 75 when all that ended otherwise
+/// were interrupted and can resume.
+int start_ranks(int ranks);
+/// Whether this process is a rank of `start_ranks` or of an MPI launcher already.
+bool is_rank();
+
+}  // namespace convoy
