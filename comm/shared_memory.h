@@ -19,18 +19,17 @@ class SharedMemory {
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  /// Takes the name away, so that nothing remains in /dev/shm when the last process ends, however it ends. To be called
-  /// as soon as all have opened it.
+  /// By the creator: takes the name away, so that nothing remains in /dev/shm when the last process ends, however it
+  /// ends. To be called as soon as all have opened it (the destructor does it at the latest). Of others: does nothing.
   void unlink();
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
 
  private:
   SharedMemory() = default;
-  std::string name_;
+  std::string name_;  // of the creator, until unlinked
   void* data_ = nullptr;
   size_t bytes_ = 0;
-  bool mapped_ = false;
 };
 
 }  // namespace convoy
