@@ -51,6 +51,7 @@ struct TrainConfig {
   bool sync_batch_norm = true;
   int64_t snapshot_epoch = 10;
   int64_t global_batch = 0;            ///< own: samples per step over all ranks; 0 = batch_size x ranks
+  int64_t micro_batch = 0;             ///< own: images of a rank that run at once, gradients summed; 0 = all
   int64_t max_iters = 0;               ///< own: steps of the run; 0 = epochs decide
   int64_t checkpoint_iters = 0;        ///< own: steps between checkpoints; 0 = once per epoch
   int64_t threads = 0;                 ///< own: compute threads per rank; 0 = the cores given to the rank
@@ -143,6 +144,8 @@ struct ModelConfig {
   int64_t default_group_number = 32;
   double default_epsilon = 1e-5;
   std::string bn_type = "BN";
+  std::string
+      bn_group;  ///< own: images that share batch statistics: all, rank, or a number; "": from sync_batch_norm, bn_type
   std::optional<double> bn_eps_for_encoder, bn_eps_for_decoder, bn_momentum;
   int64_t output_stride = 16;
   Danet danet;

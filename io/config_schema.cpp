@@ -219,6 +219,13 @@ auto between(int64_t low, int64_t high) {
 std::string between_text(const std::string& kind, int64_t low, int64_t high) {
   return fmt::format("{} from {} to {}", kind, low, high);
 }
+/// For MODEL.BN_GROUP: whose images share their statistics.
+bool is_group_size(const std::string& value) {
+  if (value.empty() || value == "all" || value == "rank") return true;
+  const bool digits =
+      value.size() <= 7 && std::all_of(value.begin(), value.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return digits && between(1, kMaxBatch)(std::stoll(value));
+}
 const auto kShare = [](double value) { return value >= 0 && value <= 1; };
 
 void add_dataset(SchemaBuilder& s) {
@@ -258,6 +265,8 @@ void add_train(SchemaBuilder& s) {
   s.add("TRAIN.BATCH_SIZE", FIELD(train.batch_size), between_text("an integer", 1, kMaxBatch), between(1, kMaxBatch));
   s.add("TRAIN.GLOBAL_BATCH", FIELD(train.global_batch),
         between_text("an integer", 0, kMaxBatch) + " (0: BATCH_SIZE x ranks)", between(0, kMaxBatch));
+  s.add("TRAIN.MICRO_BATCH", FIELD(train.micro_batch),
+        between_text("an integer", 0, kMaxBatch) + " (0: a rank's images run at once)", between(0, kMaxBatch));
   s.add("TRAIN.CROP_SIZE", FIELD(train.crop_size));
   s.add("TRAIN.BASE_SIZE", FIELD(train.base_size), between_text("an integer", 2, kMaxSide), between(2, kMaxSide));
   s.add("TRAIN.MODEL_SAVE_DIR", FIELD(train.model_save_dir));
@@ -337,6 +346,10 @@ void add_model(SchemaBuilder& s) {
   s.add("MODEL.DEFAULT_EPSILON", FIELD(model.default_epsilon))
       .no_effect("set MODEL.BN_EPS_FOR_ENCODER and MODEL.BN_EPS_FOR_DECODER");
   s.choice("MODEL.BN_TYPE", FIELD(model.bn_type), {"BN", "SyncBN", "FrozenBN", "GN", "nnSyncBN"});
+  s.add("MODEL.BN_GROUP", FIELD(model.bn_group),
+        fmt::format("all, rank, an integer from 1 to {} or '' (TRAIN.SYNC_BATCH_NORM and MODEL.BN_TYPE decide)",
+                    kMaxBatch),
+        is_group_size);
   s.add("MODEL.BN_EPS_FOR_ENCODER", FIELD(model.bn_eps_for_encoder), "None or a number > 0", kNoneOrPositive);
   s.add("MODEL.BN_EPS_FOR_DECODER", FIELD(model.bn_eps_for_decoder), "None or a number > 0", kNoneOrPositive);
   s.add("MODEL.OUTPUT_STRIDE", FIELD(model.output_stride), "8, 16 or 32",

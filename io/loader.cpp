@@ -56,6 +56,7 @@ Loader::Loader(const SegmentationDataset& dataset, AugmentOptions augment, Norma
   if (!options_.report) {
     options_.report = [](const std::string& message) { std::fprintf(stderr, "%s\n", message.c_str()); };
   }
+  if (options_.slots == 0) options_.workers = 0;  // its batches are empty: there is nothing to do ahead
   for (int64_t i = 0; i < options_.workers; ++i) workers_.emplace_back([this] { run_worker(); });
 }
 
@@ -129,6 +130,7 @@ Sample Loader::produce(Position position, const std::vector<int64_t>& order, int
   const auto size = static_cast<int64_t>(order.size());
   for (int64_t tried = 0; tried < size; ++tried) {
     id = order[static_cast<size_t>((position.index + tried) % size)];
+    if (options_.opened) options_.opened(dataset_.image_path(id));
     try {
       const Sample sample = dataset_.decode(id);
       RandomStream random(options_.seed, "augment",
@@ -178,7 +180,7 @@ void Loader::run_worker() {
       }
       ring_.push_back(slot);
       work_available_.notify_all();
-      if (slot->unfinished == 0) {  // a rank without samples, or the error above
+      if (slot->unfinished == 0) {  // the error above
         batch_ready_.notify_all();
         continue;
       }

@@ -34,12 +34,13 @@ struct LoaderOptions {
   uint64_t seed = 1024;
   int64_t global_batch = 1;      ///< samples per step over all ranks
   int64_t first_slot = 0;        ///< this rank's part of the global batch: slots
-  int64_t slots = -1;            ///< [first_slot, first_slot + slots); -1 = all from first_slot on
+  int64_t slots = -1;            ///< [first_slot, first_slot + slots), perhaps none; -1 = all from first_slot on
   int64_t workers = 4;           ///< 0 = everything inside next()
   int64_t prefetch_batches = 3;  ///< most batches held ready or in work
   bool drop_last = true;         ///< false = batches run across the end of an epoch
   BadSamplePolicy on_bad_sample = BadSamplePolicy::fail;
   std::function<void(const std::string&)> report;  ///< told once per skipped sample; default: standard error
+  std::function<void(const std::string&)> opened;  ///< told of each image file before it is read, by any worker
 };
 
 /// The order of one epoch: a Fisher-Yates shuffle of 0..size-1 drawn from (seed, "shuffle", epoch).

@@ -50,6 +50,19 @@ TEST_CASE("values and groups are not confused, and no value is out of all bounds
   CHECK(error_of([] { parse_config("", "", {"SOLVER.LR", std::string(100000, '(')}); }).size() < 1000);
 }
 
+TEST_CASE("batch norm groups are all, rank or a number of images", "[io][config]") {
+  CHECK(load_config("").model.bn_group.empty());
+  for (const char* group : {"all", "rank", "1", "16", ""}) {
+    const Config config = load_config("", {"MODEL.BN_GROUP", group});
+    CHECK(config.model.bn_group == group);
+    CHECK(parse_config(dump_yaml(config), "dump").model.bn_group == group);
+  }
+  for (const char* group : {"0", "-1", "ranks", "1.5", "99999999", "2 3"})
+    CHECK_THAT(error_of([&] { load_config("", {"MODEL.BN_GROUP", group}); }), Catch::Contains("all, rank"));
+  CHECK(load_config("", {"TRAIN.MICRO_BATCH", "2"}).train.micro_batch == 2);
+  CHECK_THAT(error_of([] { load_config("", {"TRAIN.MICRO_BATCH", "-1"}); }), Catch::Contains("TRAIN.MICRO_BATCH"));
+}
+
 TEST_CASE("defaults are the reference's", "[io][config]") {
   const Config config = load_config("");
   CHECK(config.seed == 1024);

@@ -71,9 +71,36 @@ TEST_CASE("the loader's batches depend on nothing but seed, epoch and position",
       CHECK(std::equal(got.labels.begin(), got.labels.end(), whole.labels.begin() + pixels));
       CHECK(got.sample_ids[1] == whole.sample_ids[2]);
     }
-    part.slots = 0;
-    Loader empty(dataset, kAugment, {}, part);
-    CHECK(empty.next().count == 0);
+  }
+
+  SECTION("and a rank without samples gets empty batches and reads nothing") {
+    for (const int64_t workers : {0, 2}) {
+      LoaderOptions none = options_for(4, workers);
+      none.first_slot = 4;
+      none.slots = 0;
+      none.opened = [](const std::string& file) { FAIL(file); };
+      Loader loader(dataset, kAugment, {}, none);
+      for (const Batch& whole : expected) {
+        Batch got = loader.next();
+        CHECK(got.count == 0);
+        CHECK(got.images.empty());
+        CHECK(got.step == whole.step);
+        CHECK(got.epoch == whole.epoch);
+        loader.recycle(std::move(got));
+      }
+      loader.seek(5);
+      CHECK(loader.next().step == 5);
+    }
+  }
+
+  SECTION("and each file is announced before it is read") {
+    LoaderOptions announcing = options_for(4, 0);
+    std::vector<std::string> files;
+    announcing.opened = [&](const std::string& file) { files.push_back(file); };
+    Loader loader(dataset, kAugment, {}, announcing);
+    const Batch batch = loader.next();
+    REQUIRE(files.size() == 4);
+    for (size_t i = 0; i < 4; ++i) CHECK(files[i] == dataset.image_path(batch.sample_ids[i]));
   }
 }
 
