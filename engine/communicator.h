@@ -51,12 +51,15 @@ class Communicator {
   virtual void finish_sums() = 0;
 
   /// What this rank is doing outside collectives ("waiting for data") and the data file it took last, for the messages
-  /// that other ranks print when they wait for it. Cheap; any thread.
+  /// that other ranks print when they wait for it. A new activity is a sign of progress: the timeout counts from it, so
+  /// that ranks may do unequal work between two collectives if they report it piece by piece. Cheap; any thread.
   virtual void set_activity(std::string_view what) = 0;
   virtual void set_data_file(std::string_view file) = 0;
 
   /// Tells all ranks to end with this message (an error on this rank). Returns once they know or are gone.
   virtual void fail_all(const std::string& message) = 0;
+  /// The message with which all ranks end, the first one given; empty while there is none.
+  virtual std::string failure() const { return {}; }
 };
 
 /// One rank: every collective returns at once.
