@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/communicator.h"
 #include "engine/tensor.h"
 
 namespace convoy {
@@ -70,9 +69,8 @@ class ParamStore {
   Tensor& gradients() { return gradients_; }
   Tensor& velocities() { return velocities_; }
   int64_t total() const { return total_; }
-  /// Gradients and velocities are made on demand, so that inference holds weights alone. With a communicator gradients
-  /// lie where it can sum them (collective then).
-  void require_gradients(Communicator* communicator = nullptr);
+  /// Gradients and velocities are made on demand, so that inference holds weights alone.
+  void require_gradients();
   void require_velocities();
 
  private:
