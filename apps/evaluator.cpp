@@ -5,6 +5,21 @@
 #include "kernels/metrics.h"
 
 namespace convoy {
+namespace {
+
+void sum_over_ranks(Communicator& communicator, SegmentationScores& scores, int64_t& stopped) {
+  std::vector<int64_t> counts = scores.confusion;
+  counts.push_back(scores.images);
+  counts.push_back(stopped);
+  communicator.all_reduce(std::span<int64_t>(counts), ReduceOp::kSum, "scores of the evaluation");
+  stopped = counts.back();
+  counts.pop_back();
+  scores.images = counts.back();
+  counts.pop_back();
+  scores.confusion = std::move(counts);
+}
+
+}  // namespace
 
 int64_t SegmentationScores::labelled_pixels() const {
   int64_t sum = 0;
@@ -86,16 +101,29 @@ std::optional<SegmentationScores> evaluate_dataset(Predictor& predictor, const S
     images.clear();
     targets.clear();
   };
+  const int ranks = options.communicator ? options.communicator->size() : 1;
+  const int rank = options.communicator ? options.communicator->rank() : 0;
   const auto decode = [&](int64_t index) {
+    if (options.communicator) options.communicator->set_data_file(dataset.image_path(index));
     Sample sample = dataset.decode(index);
     return options.val_crop ? augment_val(sample, *options.val_crop) : std::move(sample);
   };
 
-  std::future<Sample> next = std::async(std::launch::async, decode, int64_t{0});  // decodes ahead of the network by one
-  for (int64_t index = 0; index < dataset.size(); ++index) {
+  std::future<Sample> next;  // decodes ahead of the network by one
+  const auto start_decoding = [&](int64_t index) {
+    if (index < dataset.size()) next = std::async(std::launch::async, decode, index);
+  };
+  start_decoding(rank);
+  int64_t stopped = 0;
+  for (int64_t index = rank; index < dataset.size(); index += ranks) {
     std::future<Sample> current = std::move(next);
-    if (index + 1 < dataset.size()) next = std::async(std::launch::async, decode, index + 1);
-    if (options.stop && options.stop()) return std::nullopt;
+    start_decoding(index + ranks);
+    if (options.stop && options.stop()) {
+      stopped = 1;
+      break;
+    }
+    if (ranks > 1)
+      options.communicator->set_activity(fmt::format("evaluating image {} of {}", index + 1, dataset.size()));
     Sample sample;
     try {
       sample = current.get();
@@ -109,7 +137,9 @@ std::optional<SegmentationScores> evaluate_dataset(Predictor& predictor, const S
     targets.push_back(std::move(sample.labels));
     if (static_cast<int64_t>(images.size()) == options.batch_size) flush();
   }
-  flush();
+  if (!stopped) flush();
+  if (ranks > 1) sum_over_ranks(*options.communicator, scores, stopped);
+  if (stopped) return std::nullopt;
   return scores;
 }
 

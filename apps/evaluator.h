@@ -31,12 +31,15 @@ struct SegmentationScores {
 struct EvaluationOptions {
   int64_t batch_size = 1;                        ///< images of equal size that run together
   std::optional<SizeHW> val_crop;                ///< DATASET.MODE val: resize and centre-crop; else native size
-  std::function<bool()> stop;                    ///< asked between batches; true: give up
+  std::function<bool()> stop;                    ///< asked between images; true: give up
   std::function<void(const std::string&)> skip;  ///< told of an unreadable sample that is left out; empty: Error
+  Communicator* communicator = nullptr;          ///< the ranks that share the images; null: one rank
 };
 
-/// Every image of the data set once. Returns nullopt when `stop` said so. Throws Error naming the file for one that
-/// cannot be read, unless `skip` is given.
+/// Every image of the data set once: image i is rank (i mod ranks)'s. The counts are whole numbers, so that the scores,
+/// which every rank gets, do not depend on the number of ranks. Nothing is exchanged before a rank is done with its
+/// images. Returns nullopt on every rank when `stop` said so on one. Throws Error naming the file for one that cannot
+/// be read, unless `skip` is given.
 std::optional<SegmentationScores> evaluate_dataset(Predictor& predictor, const SegmentationDataset& dataset,
                                                    const EvaluationOptions& options);
 

@@ -8,21 +8,27 @@
 
 namespace convoy {
 
-void Progress::add(double seconds, double data_wait_seconds) {
-  steps_.push_back({seconds, data_wait_seconds});
+void Progress::add(double seconds, double data_wait_seconds, double comm_wait_seconds) {
+  steps_.push_back({seconds, data_wait_seconds, comm_wait_seconds});
   if (steps_.size() > kWindow) steps_.pop_front();
 }
 
-double Progress::seconds_per_step() const {
+double Progress::mean(double Step::*part) const {
   double sum = 0;
-  for (const Step& s : steps_) sum += s.seconds;
+  for (const Step& step : steps_) sum += step.*part;
   return steps_.empty() ? 0 : sum / static_cast<double>(steps_.size());
 }
 
+double Progress::seconds_per_step() const {
+  return mean(&Step::seconds);
+}
+
 double Progress::data_wait_seconds() const {
-  double sum = 0;
-  for (const Step& s : steps_) sum += s.wait;
-  return steps_.empty() ? 0 : sum / static_cast<double>(steps_.size());
+  return mean(&Step::data_wait);
+}
+
+double Progress::comm_wait_seconds() const {
+  return mean(&Step::comm_wait);
 }
 
 double Progress::data_wait_share() const {

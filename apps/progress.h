@@ -9,16 +9,18 @@ namespace convoy {
 /// Durations of the latest steps. Time outside the steps (evaluation, checkpoints) does not count.
 class Progress {
  public:
-  /// One step: its whole duration and the part spent waiting for data.
-  void add(double seconds, double data_wait_seconds);
+  /// One step: its whole duration and the parts spent waiting for data and for other ranks.
+  void add(double seconds, double data_wait_seconds, double comm_wait_seconds);
   double seconds_per_step() const;
   double data_wait_seconds() const;  ///< mean per step
+  double comm_wait_seconds() const;  ///< mean per step
   double data_wait_share() const;    ///< of the steps' time, 0 to 1
 
  private:
   struct Step {
-    double seconds, wait;
+    double seconds, data_wait, comm_wait;
   };
+  double mean(double Step::*part) const;
   static constexpr size_t kWindow = 50;
   std::deque<Step> steps_;
 };

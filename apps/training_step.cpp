@@ -1,5 +1,6 @@
 #include "apps/training_step.h"
 
+#include "engine/param_store.h"
 #include "layers/losses.h"
 
 namespace convoy {
@@ -15,18 +16,75 @@ Value build_training_step(Graph& graph, const Network& network, const Config& co
   return loss;
 }
 
+BatchShard BatchPlan::shard(int64_t global_batch, int rank, int ranks) const {
+  const BatchShard units = shard_of(global_batch / unit, rank, ranks);
+  return {.global = global_batch, .first = units.first * unit, .count = units.count * unit};
+}
+
+std::string BatchPlan::describe() const {
+  switch (statistics) {
+    case GlobalBatch::Statistics::kAll:
+      return "over the global batch (sync-BN)";
+    case GlobalBatch::Statistics::kLane:
+      return fmt::format("over groups of {} images", unit);
+    case GlobalBatch::Statistics::kRank:
+      break;
+  }
+  return "over the images of each rank: the result depends on the number of ranks, and rank 0's statistics are kept";
+}
+
+BatchPlan plan_batch(const Config& config, int64_t global_batch, int ranks, bool exact_ranks) {
+  BatchPlan plan;
+  const bool sync = config.train.sync_batch_norm || config.model.bn_type != "BN";
+  if (!sync && ranks > 1) plan.statistics = GlobalBatch::Statistics::kRank;
+  CONVOY_CHECK(!exact_ranks || plan.statistics != GlobalBatch::Statistics::kRank,
+               "--exact-ranks makes results the same on any number of ranks, batch statistics of each rank alone "
+               "(TRAIN.SYNC_BATCH_NORM False) are not: switch one of them off");
+  CONVOY_CHECK(global_batch % plan.unit == 0, "the global batch of {} is no multiple of the statistics group of {}",
+               global_batch, plan.unit);
+  if (exact_ranks && plan.lane_images == 0) plan.lane_images = 1;
+  return plan;
+}
+
 TrainingStep::TrainingStep(Context& context, ParamStore& store, const Network& network, const Config& config,
                            const BatchShard& shard)
     : shard_(shard), seed_(static_cast<uint64_t>(config.seed)), graph_(context, store) {
-  loss_ = build_training_step(graph_, network, config, shard.count, config.train.crop_size);
-  session_ = std::make_unique<Session>(graph_, std::vector<Value>{loss_});
+  const int ranks = context.communicator().size();
+  const bool exact = context.options().exact_ranks;
+  const BatchPlan plan = plan_batch(config, shard.global, ranks, exact);
+  const int64_t images = plan.lane_images > 0 ? plan.lane_images : std::max<int64_t>(shard.count, 1);
+  const Lanes lanes{.count = static_cast<int>(shard.count / images), .images = images};
+  if (ranks > 1 || exact || lanes.count != 1)
+    graph_.set_global_batch({.images = shard.global, .statistics = plan.statistics});
+  const Value loss = build_training_step(graph_, network, config, images, config.train.crop_size);
+  std::vector<Value> targets{sum_over_lanes({loss})[0]};
+  if (graph_.global_batch().shared()) {
+    flags_ = Tensor::zeros(DType::kF32, {kStopFlags});
+    targets.push_back(sum_over_lanes({graph_.input("stop_flags", DType::kF32, {kStopFlags}, true)})[0]);
+  }
+  session_ = std::make_unique<Session>(graph_, targets, lanes);
 }
 
 TrainingStep::Result TrainingStep::run(const Batch& batch, int64_t step, uint32_t stop_flags) {
-  session_->bind("image", batch.images.data());
-  session_->bind("target", batch.labels.data());
+  CONVOY_CHECK(batch.count == shard_.count, "the batch has {} images, this rank's part of the global batch is {}",
+               batch.count, shard_.count);
+  if (batch.count > 0) {
+    session_->bind("image", batch.images.data());
+    session_->bind("target", batch.labels.data());
+  }
+  if (flags_.defined()) {
+    for (int bit = 0; bit < kStopFlags; ++bit) flags_.f32()[bit] = static_cast<float>(stop_flags >> bit & 1);
+    session_->bind("stop_flags", flags_.f32());
+  }
   session_->run({.seed = seed_, .global_step = step, .first_slot = shard_.first});
-  return {.loss = session_->fetch(0).item(), .stop_flags = stop_flags};
+  Result result{
+      .loss = session_->fetch(0).item(), .stop_flags = stop_flags, .comm_seconds = session_->exchange_seconds()};
+  if (flags_.defined()) {
+    const Tensor flags = session_->fetch(1);
+    for (int bit = 0; bit < kStopFlags; ++bit)
+      if (flags.f32()[bit] > 0) result.stop_flags |= 1u << bit;
+  }
+  return result;
 }
 
 }  // namespace convoy

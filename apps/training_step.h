@@ -1,6 +1,7 @@
 // One training step of one rank: its part of the global batch to loss and summed gradients, by a session's plan.
 #pragma once
 #include <memory>
+#include <string>
 
 #include "engine/session.h"
 #include "io/config.h"
@@ -10,8 +11,24 @@
 namespace convoy {
 
 /// Appends one training step to the graph: input "image" (N,3,H,W) f32 and "target" (N,H,W) i32, the network in
-/// training mode, the configured loss and its backward pass. Returns the loss, a scalar.
+/// training mode, the configured loss and its backward pass. Returns the loss, a scalar; with a global batch
+/// (Graph::set_global_batch) the part of it that the graph's images have.
 Value build_training_step(Graph& graph, const Network& network, const Config& config, int64_t batch, SizeHW size);
+
+/// Whose images a batch norm takes together, and how a rank's images are cut into lanes, as configured.
+struct BatchPlan {
+  GlobalBatch::Statistics statistics = GlobalBatch::Statistics::kAll;
+  int64_t lane_images = 0;  ///< images that run together; 0: all of a rank
+  int64_t unit = 1;         ///< shards are multiples of it
+
+  /// This rank's part of the global batch: as even as it can be.
+  BatchShard shard(int64_t global_batch, int rank, int ranks) const;
+  /// "over the global batch (sync-BN)"
+  std::string describe() const;
+};
+/// Throws Error where the configuration contradicts itself (a statistics group that does not divide the global batch or
+/// would be split; per-rank statistics with exact sums).
+BatchPlan plan_batch(const Config& config, int64_t global_batch, int ranks, bool exact_ranks);
 
 class TrainingStep {
  public:
@@ -21,13 +38,17 @@ class TrainingStep {
   TrainingStep(Context& context, ParamStore& store, const Network& network, const Config& config,
                const BatchShard& shard);
 
+  /// Bits of stop_flags that travel between ranks.
+  static constexpr int kStopFlags = 16;
+
   struct Result {
     float loss = 0;           ///< over the global batch, the same on every rank
     uint32_t stop_flags = 0;  ///< those that any rank gave, the same on every rank
+    double comm_seconds = 0;  ///< spent in exchanges with other ranks, waiting included
   };
   /// Runs forward, loss and backward for `batch` (this rank's images of step `step`, perhaps none). Afterwards the
-  /// gradients are the sums over all ranks. `stop_flags` (up to 16 bits) tells the other ranks that this one wants to
-  /// stop, and why.
+  /// gradients are the sums over all ranks. `stop_flags` tells the other ranks that this one wants to stop, and why;
+  /// they travel with the loss count.
   Result run(const Batch& batch, int64_t step, uint32_t stop_flags = 0);
 
   const Plan& plan() const { return session_->plan(); }
@@ -36,7 +57,7 @@ class TrainingStep {
   BatchShard shard_;
   uint64_t seed_;
   Graph graph_;
-  Value loss_;
+  Tensor flags_;  ///< (kStopFlags): one where a flag is set
   std::unique_ptr<Session> session_;
 };
 

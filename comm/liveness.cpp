@@ -53,6 +53,7 @@ struct alignas(64) Liveness::Entry {
   std::atomic<int64_t> heartbeat_ns;
   std::atomic<uint32_t> finished;
   std::atomic<uint32_t> state;
+  std::atomic<uint32_t> remote;
   SharedRecord<ChannelRecord> channels[kChannels];
   SharedRecord<ActivityRecord> activity;
   SharedRecord<DataFileRecord> data_file;
@@ -81,13 +82,14 @@ size_t Liveness::bytes(int ranks) {
 
 Liveness::Liveness(std::shared_ptr<SharedMemory> memory, int rank, int ranks)
     : memory_(std::move(memory)), rank_(rank), ranks_(ranks) {
-  CONVOY_CHECK(rank >= 0 && rank < ranks, "liveness table: rank {} is none of {} ranks", rank, ranks);
+  CONVOY_CHECK(rank >= kObserver && rank < ranks, "liveness table: rank {} is none of {} ranks", rank, ranks);
   CONVOY_CHECK(memory_->bytes() >= bytes(ranks), "liveness table of {} ranks: {} bytes given, {} needed", ranks,
                memory_->bytes(), bytes(ranks));
   char* base = static_cast<char*>(memory_->data());
   header_ = reinterpret_cast<Header*>(base);
   entries_ = reinterpret_cast<Entry*>(base + sizeof(Header));
   slots_ = reinterpret_cast<Slot*>(base + sizeof(Header) + static_cast<size_t>(ranks) * sizeof(Entry));
+  if (rank == kObserver) return;
   beat();
   ProcessRecord process;
   process.pid = getpid();
@@ -161,7 +163,7 @@ void Liveness::fail(const std::string& message, int at_fault) {
 void Liveness::fail(const Failure& failure) {
   if (failed()) return;
   uint32_t first = 0;
-  const uint32_t own = write_slot(rank_, failure);
+  const uint32_t own = write_slot(rank_ == kObserver ? ranks_ : rank_, failure);
   if (header_->proposed.compare_exchange_strong(first, own, std::memory_order_acq_rel)) first = own;
   if (header_->arbitrated.load(std::memory_order_acquire) != 0) {
     const int64_t end = monotonic_ns() + static_cast<int64_t>(kArbitrationSeconds * 1e9);
@@ -187,14 +189,12 @@ bool Liveness::at_fault(int rank) const {
 }
 
 bool Liveness::peer_is_gone() const {
-  const ProcessRecord own = entries_[rank_].process.read();
+  const uint64_t own_namespace = pid_namespace();
   for (int rank = 0; rank < ranks_; ++rank) {
     const ProcessRecord process = entries_[rank].process.read();
-    const bool visible = process.pid != 0 && process.pid_namespace == own.pid_namespace &&
-                         strncmp(process.host, own.host, sizeof own.host) == 0;
-    if (!visible) continue;
-    const ProcessState state = process_state(process.pid);
-    const bool ended = state.ended() || (state.letter != '?' && state.start_time != process.start_time);
+    const bool remote = entries_[rank].remote.load(std::memory_order_relaxed) != 0;
+    if (remote || process.pid == 0 || process.pid_namespace != own_namespace) continue;
+    const bool ended = process_state(process.pid, process.start_time).ended();
     // Looked at after the process: what an ended process has written is final.
     if (ended && entries_[rank].finished.load(std::memory_order_acquire) == 0) return true;
   }
@@ -208,6 +208,7 @@ RankRecord Liveness::record(int rank) const {
   record.heartbeat_ns = entry.heartbeat_ns.load(std::memory_order_relaxed);
   record.finished = entry.finished.load(std::memory_order_acquire);
   record.state = entry.state.load(std::memory_order_relaxed);
+  record.remote = entry.remote.load(std::memory_order_relaxed);
   for (int channel = 0; channel < kChannels; ++channel) record.channels[channel] = entry.channels[channel].read();
   record.activity = entry.activity.read();
   record.data_file = entry.data_file.read();
@@ -216,6 +217,7 @@ RankRecord Liveness::record(int rank) const {
 
 void Liveness::mirror(int rank, const RankRecord& record) {
   Entry& entry = entries_[rank];
+  entry.remote.store(1, std::memory_order_relaxed);
   entry.heartbeat_ns.store(record.heartbeat_ns, std::memory_order_relaxed);
   for (int channel = 0; channel < kChannels; ++channel) entry.channels[channel].write(record.channels[channel]);
   entry.activity.write(record.activity);

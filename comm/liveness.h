@@ -45,6 +45,8 @@ struct RankRecord {
   int64_t heartbeat_ns = 0;
   uint32_t finished = 0;  ///< the rank has said goodbye
   uint32_t state = 0;     ///< letter of /proc/PID/stat that its host saw last; 0: not looked at
+  uint32_t remote = 0;    ///< of another host: mirrored
+  uint32_t reserved = 0;
   ChannelRecord channels[kChannels];
   ActivityRecord activity;
   DataFileRecord data_file;
@@ -67,6 +69,8 @@ class Liveness {
  public:
   /// Bytes of shared memory for a table of `ranks` ranks.
   static size_t bytes(int ranks);
+  /// `rank` of one that is no rank and only looks on (a launcher): it has no record, but may end the run.
+  static constexpr int kObserver = -1;
   /// `memory` is zeroed at first and the same for all ranks of the host. Throws Error when it is too small.
   Liveness(std::shared_ptr<SharedMemory> memory, int rank, int ranks);
 
@@ -99,7 +103,7 @@ class Liveness {
   // For the watchdog and the link between hosts.
 
   RankRecord record(int rank) const;
-  /// Writes the record of a rank of another host.
+  /// Writes the record of a rank of another host, which is remote from then on.
   void mirror(int rank, const RankRecord& record);
   /// This rank's heartbeat: now.
   void beat();

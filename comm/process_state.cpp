@@ -36,6 +36,12 @@ ProcessState process_state(int64_t pid) {
   return state;
 }
 
+ProcessState process_state(int64_t pid, uint64_t start_time) {
+  const ProcessState state = process_state(pid);
+  const bool another = !state.ended() && state.letter != '?' && state.start_time != start_time;
+  return another ? ProcessState{'X', start_time} : state;
+}
+
 uint64_t pid_namespace() {
   struct stat info;
   return stat("/proc/self/ns/pid", &info) == 0 ? static_cast<uint64_t>(info.st_ino) : 0;

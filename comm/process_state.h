@@ -14,6 +14,8 @@ struct ProcessState {
 /// Throws nothing. Where /proc/PID/stat cannot be read for another reason than that the process is gone, the letter is
 /// '?', which is not the letter of an ended process.
 ProcessState process_state(int64_t pid);
+/// The same, but of the process that started then: X when another one has its pid.
+ProcessState process_state(int64_t pid, uint64_t start_time);
 /// The identity of this process's pid namespace; 0 when it is unknown.
 uint64_t pid_namespace();
 

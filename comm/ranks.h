@@ -12,11 +12,20 @@ struct RanksOptions {
   double timeout_seconds = 60;  ///< --comm-timeout
 };
 
-/// This process's communicator: MPI where a launcher of MPI has started it, shared memory where `start_ranks` has, else
-/// one rank without any (MPI is not even initialised). Widens a core mask that the launcher narrowed to one core
-/// without being asked; `notes` receives what was done. Throws Error where the ranks cannot find each other, within the
-/// timeout.
-std::shared_ptr<Communicator> join_ranks(const RanksOptions& options, std::vector<std::string>* notes = nullptr);
+struct JoinedRanks {
+  std::shared_ptr<Communicator> communicator;
+  int threads = 0;                 ///< for ContextOptions::threads where the user gave none
+  std::vector<std::string> notes;  ///< what the log should tell: transport, cores
+};
+
+/// Makes this process a rank: by MPI where a launcher of MPI has started it, by shared memory where `start_ranks` has,
+/// else one rank without any (MPI is not even initialised). Ranks that were given the same cores divide them; a core
+/// mask that Open MPI narrowed to one core without being asked is widened before. To be called before OpenMP starts
+/// threads, once. Throws Error where the ranks cannot find each other, within the timeout.
+///
+/// The communicator must be gone before main() returns, unless that ends with an error. The environment variable
+/// CONVOY_PRETEND_HOSTS=K is for tests: under MPI the ranks act as if they were on K hosts, rank r on host r*K/size.
+JoinedRanks join_ranks(const RanksOptions& options);
 
 /// A line per rank: rank, host, process, device, NUMA node, cores, threads. Collective.
 std::string rank_table(Communicator& communicator, const std::string& device, int threads);

@@ -18,6 +18,9 @@ struct WatchdogOptions {
   std::function<void(const std::string& message)> end_process;
 };
 
+/// Ten times a second: this rank's heartbeat, a look at all others, and Liveness::fail with the first cause found
+/// (comm/diagnosis.h). A rank of this host that is at fault and stopped, so that it could not end by itself, is killed
+/// when this rank ends.
 class Watchdog {
  public:
   Watchdog(std::shared_ptr<Liveness> liveness, WatchdogOptions options);

@@ -2,6 +2,7 @@
 #include <map>
 #include <set>
 
+#include "engine/context.h"
 #include "engine/op.h"
 #include "engine/ops.h"
 #include "engine/param_store.h"
@@ -70,7 +71,10 @@ std::vector<Value> Graph::differentiate(Value loss, std::span<const Value> also)
                        "parameter '{}' has a gradient in this graph already: add the losses, then differentiate once",
                        node(id).name);
         parameters_.parameters()[static_cast<size_t>(slot)].has_gradient = true;
-        gradient_effects_.push_back(append("store_gradient", {gradient}, Attrs{{"slot", slot}}));
+        // Exact sums are formed here; others by the plan, which exchanges whole buckets of stored gradients.
+        const bool exact = global_batch_.shared() && context_.options().exact_ranks;
+        gradient_effects_.push_back(
+            append("store_gradient", {exact ? sum_over_lanes({gradient})[0] : gradient}, Attrs{{"slot", slot}}));
       }
       continue;
     }

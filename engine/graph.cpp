@@ -50,9 +50,10 @@ Value Graph::leaf(const char* op, TensorInfo info, std::string name, int64_t slo
   return {this, static_cast<NodeId>(nodes_.size()) - 1, 0};
 }
 
-Value Graph::input(const std::string& name, DType dtype, const Shape& shape) {
+Value Graph::input(const std::string& name, DType dtype, const Shape& shape, bool of_step) {
   CONVOY_CHECK(!named_leaves_.contains("input " + name), "two graph inputs are named '{}'", name);
   const Value v = leaf("input", {dtype, shape}, name, -1);
+  if (of_step) node(v.node).attrs.set("of_step", int64_t{1});
   named_leaves_["input " + name] = v.node;
   return v;
 }

@@ -77,6 +77,21 @@ struct Node {
   bool effect_done = false;      ///< an effect that evaluate() has run already
 };
 
+/// A global batch whose images are spread over ranks, and on a rank over lanes: runs of the same plan side by side
+/// (engine/session.h). The graph holds one lane's images.
+struct GlobalBatch {
+  /// Whose images a batch norm takes together.
+  enum class Statistics : uint8_t {
+    kAll,   ///< those of the global batch (sync-BN)
+    kLane,  ///< those of a lane; running statistics move by the mean over all lanes
+    kRank   ///< those of a rank; running statistics move by rank 0's (plain batch norm on several ranks)
+  };
+  int64_t images = 0;  ///< of all ranks; 0: the graph's own batch is all there is
+  Statistics statistics = Statistics::kAll;
+
+  bool shared() const { return images > 0; }
+};
+
 /// Append-only list of nodes. Inputs of a node always lie before it, so the order of the list is an order of execution.
 class Graph {
  public:
@@ -87,8 +102,9 @@ class Graph {
   Context& context() const { return context_; }
   ParamStore& parameters() const { return parameters_; }
 
-  /// A value that the caller provides at every step (Session::bind). Names are unique.
-  Value input(const std::string& name, DType dtype, const Shape& shape);
+  /// A value that the caller provides at every step (Session::bind). Names are unique. `of_step`: one value for all
+  /// lanes, also on a rank that has none.
+  Value input(const std::string& name, DType dtype, const Shape& shape, bool of_step = false);
   Value constant(const Tensor& tensor);
   Value constant(float scalar) { return constant(Tensor::scalar(scalar)); }
   /// The parameter or buffer of this name in the ParamStore; asking twice gives the same value.
@@ -105,6 +121,10 @@ class Graph {
   std::vector<Value> differentiate(Value loss, std::span<const Value> also = {});
   /// The effects that differentiate() appended: one store per parameter, in order of completion.
   const std::vector<Value>& gradient_effects() const { return gradient_effects_; }
+
+  /// To be set before the first node: sums over images then go over all lanes and ranks.
+  void set_global_batch(const GlobalBatch& batch) { global_batch_ = batch; }
+  const GlobalBatch& global_batch() const { return global_batch_; }
 
   size_t size() const { return nodes_.size(); }
   const Node& node(NodeId id) const { return nodes_[static_cast<size_t>(id)]; }
@@ -132,6 +152,7 @@ class Graph {
 
   Context& context_;
   ParamStore& parameters_;
+  GlobalBatch global_batch_;
   std::deque<Node> nodes_;
   std::string scope_;
   std::map<std::string, NodeId> named_leaves_;

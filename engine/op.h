@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/communicator.h"
 #include "engine/graph.h"
 
 namespace convoy {
@@ -13,7 +14,8 @@ namespace convoy {
 struct StepState {
   uint64_t seed = 0;        ///< of the run
   int64_t global_step = 0;  ///< of the run, not of the process
-  int64_t first_slot = 0;   ///< position of this rank's first image in the global batch
+  int64_t first_slot = 0;   ///< position of the lane's first image in the global batch
+  int lane = 0;             ///< of this rank
 };
 
 struct KernelArgs {
@@ -22,11 +24,35 @@ struct KernelArgs {
   const StepState& step;
 };
 
-/// A node made ready to run on a device: everything that depends on shapes alone is done.
+/// What a collective has to work with.
+struct ExchangeArgs {
+  /// Per input the views of this rank's lanes (none where it has no images), or the one view of a value that all share.
+  std::span<const std::vector<View>> in;
+  std::span<const View> out;  ///< the same values for all lanes
+  Communicator& communicator;
+  const std::string& name;  ///< of the collective, for messages
+};
+
+/// The message of a collective: what it sends, and what it makes of that of all ranks. Messages of independent nodes
+/// travel together (engine/plan_messages.cpp).
+struct Message {
+  enum class Kind : uint8_t { kSum, kGather };
+  Kind kind = Kind::kSum;
+  size_t floats = 0;  ///< that each rank sends
+  /// Writes this rank's contribution; zeros where it has no images.
+  std::function<void(std::span<const std::vector<View>> in, float* message)> pack;
+  /// kSum: `all` is the sum; kGather: rank r's message starts at all + r * stride.
+  std::function<void(const float* all, size_t stride, int ranks, std::span<const View> out)> unpack;
+};
+
+/// A node made ready to run on a device: everything that depends on shapes alone is done. A collective has `message`,
+/// or `exchange` where one message is not enough; every other operator has `run`.
 struct Kernel {
   std::function<void(const KernelArgs&)> run;
   size_t workspace_bytes = 0;
   std::string implementation;  ///< shown by `convoy plan`
+  Message message = {};
+  std::function<void(const ExchangeArgs&)> exchange = {};
 };
 
 struct PrepareArgs {
@@ -90,6 +116,9 @@ struct OpDef {
   bool optional_outputs = false;
   /// Writes something beside its outputs (running statistics, gradient store): runs exactly once a step.
   bool effect = false;
+  /// Exchanges with the other ranks: runs once a step, for all lanes, on every rank; its outputs are the same
+  /// everywhere.
+  bool collective = false;
 };
 
 /// The operator of this name. Throws Error when there is none.

@@ -27,6 +27,19 @@ Value bn_update_running(Value x, Value mean, Value var, Value running_mean, Valu
 /// gradient goes through them; otherwise they are constants.
 Value bn_apply(Value x, Value mean, Value var, Value weight, Value bias, double eps, bool batch_statistics);
 
+// Exchange between the lanes and ranks of a global batch (Graph::set_global_batch). Outputs are the same on all of
+// them.
+
+/// factor * sum over all lanes of all ranks; f32 values of any shape, each a contribution of one lane (or of a rank,
+/// for values that its lanes share). One message. Without a global batch a value is its own sum.
+std::vector<Value> sum_over_lanes(const std::vector<Value>& values, double factor = 1);
+/// Statistics of bn_stats(x) of all lanes merged (Chan et al. 1979): mean and biased variance of the global batch.
+std::pair<Value, Value> sync_bn_stats(Value x, Value mean, Value var);
+/// The values that rank 0 has.
+std::pair<Value, Value> of_first_rank(Value a, Value b);
+/// Values per channel that batch statistics of x are taken over.
+int64_t statistics_count(Value x);
+
 Value activation(Value x, Activation kind);
 inline Value relu(Value x) {
   return activation(x, Activation::kRelu);

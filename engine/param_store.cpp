@@ -62,8 +62,11 @@ void ParamStore::initialize(uint64_t seed) {
   }
 }
 
-void ParamStore::require_gradients() {
-  if (!gradients_.defined()) gradients_ = Tensor::zeros(DType::kF32, {total_});
+void ParamStore::require_gradients(Communicator* communicator) {
+  if (gradients_.defined()) return;
+  gradients_ = communicator ? Tensor::on(communicator->exchange_memory(static_cast<size_t>(total_) * sizeof(float)),
+                                         DType::kF32, {total_})
+                            : Tensor::zeros(DType::kF32, {total_});
 }
 
 void ParamStore::require_velocities() {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/communicator.h"
 #include "engine/tensor.h"
 
 namespace convoy {
@@ -69,8 +70,9 @@ class ParamStore {
   Tensor& gradients() { return gradients_; }
   Tensor& velocities() { return velocities_; }
   int64_t total() const { return total_; }
-  /// Gradients and velocities are made on demand, so that inference holds weights alone.
-  void require_gradients();
+  /// Gradients and velocities are made on demand, so that inference holds weights alone. With a communicator gradients
+  /// lie where it can sum them (collective then).
+  void require_gradients(Communicator* communicator = nullptr);
   void require_velocities();
 
  private:

@@ -26,7 +26,21 @@ void prepare_kernels(Plan& plan, const Graph& graph, const Schedule& schedule, c
     for (const int v : launch.in) in.push_back(plan.values[static_cast<size_t>(v)].geometry);
     for (const int v : launch.out) out.push_back(plan.values[static_cast<size_t>(v)].geometry);
     try {
-      launch.kernel = node.op->prepare_cpu({.node = node, .in = in, .out = out, .context = context});
+      if (launch.kind != Launch::Kind::kExchange) {
+        launch.kernel = node.op->prepare_cpu({.node = node, .in = in, .out = out, .context = context});
+        continue;
+      }
+      size_t first_in = 0, first_out = 0;
+      for (ExchangePart& part : launch.parts) {
+        const Node& member = graph.node(schedule.nodes[static_cast<size_t>(part.schedule_index)]);
+        launch.kernel = member.op->prepare_cpu({.node = member,
+                                                .in = std::span(in).subspan(first_in, part.inputs),
+                                                .out = std::span(out).subspan(first_out, part.outputs),
+                                                .context = context});
+        part.message = launch.kernel.message;
+        first_in += part.inputs;
+        first_out += part.outputs;
+      }
     } catch (const std::exception& e) {
       fail("{}: operator '{}' cannot be prepared: {}", node.name, node.op->name, e.what());
     }
@@ -39,10 +53,13 @@ Plan compile(const Graph& graph, const Schedule& schedule, const Context& contex
   Plan plan;
   plan.hash = schedule.hash;
   choose_layouts(plan, graph, schedule, context);
-  make_views(plan, graph, schedule);
+  // Exact sums take several exchanges each; they are a test instrument and stay apart.
+  if (!context.options().exact_ranks) merge_messages(plan);
+  make_views(plan, graph, schedule, options);
   share_in_place(plan, graph, schedule);
   prepare_kernels(plan, graph, schedule, context);
   assign_buckets(plan, graph.parameters(), options);
+  if (context.communicator().size() > 1 && !context.options().exact_ranks) exchange_buckets(plan);
   pack_memory(plan, options);
   return plan;
 }
@@ -77,6 +94,29 @@ std::string Plan::dump(bool with_implementations) const {
   for (size_t b = 0; b < buckets.size(); ++b)
     text += fmt::format("bucket {}: {} gradients, {} B, complete after launch {}\n", b, buckets[b].parameters.size(),
                         buckets[b].bytes, buckets[b].ready_after);
+  return text;
+}
+
+size_t Plan::message_floats(const Launch& launch) {
+  size_t floats = 0;
+  for (const ExchangePart& part : launch.parts) floats += part.message.floats;
+  return floats;
+}
+
+std::string Plan::exchanges() const {
+  std::string text;
+  for (const Launch& launch : launches) switch (launch.kind) {
+      case Launch::Kind::kKernel:
+        break;
+      case Launch::Kind::kExchange:
+        text += fmt::format("{} {}: {} floats\n", launch.op, launch.name, message_floats(launch));
+        break;
+      case Launch::Kind::kStartSum:
+        text += fmt::format("gradients {}: {} bytes\n", launch.name, buckets[static_cast<size_t>(launch.bucket)].bytes);
+        break;
+      case Launch::Kind::kFinishSums:
+        text += "gradients complete\n";
+    }
   return text;
 }
 

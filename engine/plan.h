@@ -5,6 +5,7 @@
 //   views     concat parts that are produced where the concat wants them; slices that need no copy; gradients that are
 //             produced in the gradient store
 //   in place  outputs that take over the memory of an input nobody reads any more
+//   messages  collectives of independent nodes that travel together
 //   buckets   groups of gradients that are exchanged together, in order of completion
 //   memory    liveness over the launch list, then offset packing into one arena
 // `convoy plan` prints the result.
@@ -33,6 +34,7 @@ struct PlanValue {
   int leaf = -1;               ///< leaf: index into Plan::leaves
   int producer = -1;           ///< launch that writes it, -1 for leaves
   int last_use = -1;           ///< last launch that reads or writes it
+  bool shared = false;         ///< one value for all lanes of a session
   bool is_target = false;
 };
 
@@ -54,7 +56,21 @@ struct PlanLeaf {
   int value = -1;
 };
 
+/// A node's part of a collective launch.
+struct ExchangePart {
+  int schedule_index = -1;
+  std::string name;  ///< module path
+  Message message;
+  size_t inputs = 0, outputs = 0;  ///< how many of the launch's are this part's
+};
+
 struct Launch {
+  enum class Kind : uint8_t {
+    kKernel,     ///< once per lane, or once where all its inputs are shared
+    kExchange,   ///< a collective of the inline channel, once for all lanes
+    kStartSum,   ///< hands a bucket of gradients to the gradient channel
+    kFinishSums  ///< waits for all of them
+  };
   std::string op, name;  ///< operator and module path
   std::string attrs;
   Kernel kernel;
@@ -63,6 +79,10 @@ struct Launch {
   Cost cost;
   int schedule_index = -1;  ///< node it came from; -1 for reorders
   size_t copied_bytes = 0;  ///< reorders, concat parts and slices that had to be copied
+  Kind kind = Kind::kKernel;
+  bool shared = false;              ///< a kernel that runs once for all lanes
+  std::vector<ExchangePart> parts;  ///< of a collective
+  int bucket = -1;                  ///< of a kStartSum
 };
 
 /// Gradients exchanged in one all-reduce.
@@ -77,6 +97,8 @@ struct PlanOptions {
   size_t guard_bytes = 0;
   size_t first_bucket_bytes = size_t{1} << 20;
   size_t bucket_bytes = size_t{25} << 20;
+  /// The session has more than one lane: gradients add up instead of being produced in the gradient store.
+  bool several_lanes = false;
 };
 
 class Plan {
@@ -97,6 +119,10 @@ class Plan {
   /// decides (names, workspaces): that text is a test golden.
   std::string dump(bool with_implementations = true) const;
   double total_flops() const;
+  /// One line per exchange with other ranks, in order: what all ranks must agree on, whatever their share of the batch.
+  std::string exchanges() const;
+  /// Floats that a collective launch sends.
+  static size_t message_floats(const Launch& launch);
 };
 
 /// Compiles a schedule. Throws Error naming the node when the device has no kernel for it.
@@ -104,9 +130,11 @@ Plan compile(const Graph& graph, const Schedule& schedule, const Context& contex
 
 // The passes, exposed for their tests.
 void choose_layouts(Plan& plan, const Graph& graph, const Schedule& schedule, const Context& context);
-void make_views(Plan& plan, const Graph& graph, const Schedule& schedule);
+void merge_messages(Plan& plan);
+void make_views(Plan& plan, const Graph& graph, const Schedule& schedule, const PlanOptions& options);
 void share_in_place(Plan& plan, const Graph& graph, const Schedule& schedule);
 void assign_buckets(Plan& plan, const ParamStore& parameters, const PlanOptions& options);
+void exchange_buckets(Plan& plan);
 void pack_memory(Plan& plan, const PlanOptions& options);
 
 }  // namespace convoy

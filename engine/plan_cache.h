@@ -13,8 +13,9 @@ class PlanCache {
  public:
   explicit PlanCache(size_t capacity = 64) : capacity_(capacity) {}
 
-  /// The plan of this schedule, compiled at its first use.
-  std::shared_ptr<const Plan> get(const Graph& graph, const Schedule& schedule, const Context& context);
+  /// The plan of this schedule, compiled at its first use (apart for sessions of several lanes).
+  std::shared_ptr<const Plan> get(const Graph& graph, const Schedule& schedule, const Context& context,
+                                  bool several_lanes = false);
   size_t size() const { return order_.size(); }
   int64_t misses() const { return misses_; }
 

@@ -1,4 +1,5 @@
 // Layout pass: walks the schedule, gives every value its layout and puts reorders where a node wants another one.
+#include <algorithm>
 #include <map>
 
 #include "engine/context.h"
@@ -59,7 +60,8 @@ class LayoutPass {
                             .info = info,
                             .geometry = geometry_of(info, Layout::kNchw),
                             .place = PlanValue::Place::kLeaf,
-                            .leaf = static_cast<int>(plan_.leaves.size())});
+                            .leaf = static_cast<int>(plan_.leaves.size()),
+                            .shared = leaf.kind != PlanLeaf::Kind::kInput || !node.attrs.entries().empty()});
     plan_.leaves.push_back(leaf);
     current_[v] = leaf.value;
   }
@@ -69,8 +71,10 @@ class LayoutPass {
     const auto key = std::pair(value, wanted);
     if (const auto it = reordered_.find(key); it != reordered_.end()) return it->second;
     const PlanValue& from = plan_.values[static_cast<size_t>(value)];
-    const int to = add_value({.name = from.name, .info = from.info, .geometry = geometry_of(from.info, wanted)});
+    const int to = add_value(
+        {.name = from.name, .info = from.info, .geometry = geometry_of(from.info, wanted), .shared = from.shared});
     Launch launch{.op = "reorder", .name = plan_.values[static_cast<size_t>(value)].name, .in = {value}, .out = {to}};
+    launch.shared = plan_.values[static_cast<size_t>(to)].shared;
     launch.kernel = {.run = [](const KernelArgs& a) { CONVOY_CPU(reorder, a.in[0], a.out[0]); },
                      .implementation = "reorder"};
     launch.copied_bytes = dense_bytes(plan_.values[static_cast<size_t>(to)].geometry);
@@ -107,9 +111,14 @@ class LayoutPass {
                   .schedule_index = schedule_index};
     for (size_t i = 0; i < node.inputs.size(); ++i)
       launch.in.push_back(in_layout(current_.at(node.inputs[i]), choice.in[i]));
+    launch.kind = node.op->collective ? Launch::Kind::kExchange : Launch::Kind::kKernel;
+    launch.shared = std::all_of(launch.in.begin(), launch.in.end(),
+                                [&](int v) { return plan_.values[static_cast<size_t>(v)].shared; });
     for (size_t o = 0; o < node.outputs.size(); ++o) {
-      const int value = add_value(
-          {.name = node.name, .info = node.outputs[o], .geometry = geometry_of(node.outputs[o], choice.out[o])});
+      const int value = add_value({.name = node.name,
+                                   .info = node.outputs[o],
+                                   .geometry = geometry_of(node.outputs[o], choice.out[o]),
+                                   .shared = launch.shared || node.op->collective});
       launch.out.push_back(value);
       current_[{const_cast<Graph*>(&graph_), id, static_cast<int32_t>(o)}] = value;
     }
@@ -119,8 +128,14 @@ class LayoutPass {
                                       .info = info,
                                       .geometry = geometry_of(info, Layout::kNchw),
                                       .place = PlanValue::Place::kGradient,
-                                      .slot = node.attrs.integer("slot")}));
+                                      .slot = node.attrs.integer("slot"),
+                                      .shared = true}));
     }
+    if (node.op->collective)
+      launch.parts = {{.schedule_index = schedule_index,
+                       .name = node.name,
+                       .inputs = launch.in.size(),
+                       .outputs = launch.out.size()}};
     push(std::move(launch));
   }
 

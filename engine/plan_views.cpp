@@ -41,7 +41,7 @@ void make_slice(PlanValue& part, const PlanValue& whole, int64_t first) {
 
 }  // namespace
 
-void make_views(Plan& plan, const Graph& graph, const Schedule& schedule) {
+void make_views(Plan& plan, const Graph& graph, const Schedule& schedule, const PlanOptions& options) {
   own_buffers(plan);
   const auto readers = readers_of(plan);
   const auto value = [&](int i) -> PlanValue& { return plan.values[static_cast<size_t>(i)]; };
@@ -59,11 +59,12 @@ void make_views(Plan& plan, const Graph& graph, const Schedule& schedule) {
         const bool unshared = part.place == PlanValue::Place::kArena && part.channel_offset == 0 &&
                               part.geometry.dense() && part.buffer != whole.buffer &&
                               std::count(launch.in.begin(), launch.in.end(), p) == 1;
+        const bool same_lanes = part.shared == whole.shared;
         const bool concat_once =
             std::count_if(readers[static_cast<size_t>(p)].begin(), readers[static_cast<size_t>(p)].end(),
                           [&](int l) { return plan.launches[static_cast<size_t>(l)].op == "concat"; }) == 1;
-        if (aligned && unshared && concat_once && !part.is_target && part.producer >= 0 && all_take_slices(p) &&
-            takes_slices(plan.launches[static_cast<size_t>(part.producer)]))
+        if (aligned && unshared && same_lanes && concat_once && !part.is_target && part.producer >= 0 &&
+            all_take_slices(p) && takes_slices(plan.launches[static_cast<size_t>(part.producer)]))
           make_slice(part, whole, first);
         else
           launch.copied_bytes += dense_bytes(part.geometry);
@@ -85,7 +86,7 @@ void make_views(Plan& plan, const Graph& graph, const Schedule& schedule) {
     } else if (launch.op == "store_gradient") {
       PlanValue& gradient = value(launch.in[0]);
       if (gradient.place != PlanValue::Place::kArena || gradient.is_target || gradient.producer < 0 ||
-          gradient.geometry.layout != Layout::kNchw)
+          gradient.geometry.layout != Layout::kNchw || (options.several_lanes && !gradient.shared))
         continue;
       gradient.place = PlanValue::Place::kGradient;
       gradient.slot = graph.node(schedule.nodes[static_cast<size_t>(launch.schedule_index)]).attrs.integer("slot");
@@ -112,7 +113,7 @@ void share_in_place(Plan& plan, const Graph&, const Schedule&) {
       if (i >= static_cast<int>(launch.in.size())) continue;
       const int v = launch.in[static_cast<size_t>(i)];
       PlanValue& in = plan.values[static_cast<size_t>(v)];
-      if (in.place != PlanValue::Place::kArena || in.is_target || in.producer < 0 ||
+      if (in.place != PlanValue::Place::kArena || in.is_target || in.producer < 0 || in.shared != out.shared ||
           last_read[static_cast<size_t>(v)] != l)
         continue;
       if (std::count(launch.in.begin(), launch.in.end(), v) != 1) continue;

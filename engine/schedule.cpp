@@ -14,7 +14,8 @@ uint64_t hash_text(std::string_view text, uint64_t h) {
 }
 
 uint64_t structural_hash(const Graph& graph, const Schedule& schedule) {
-  uint64_t h = 0;
+  const GlobalBatch& batch = graph.global_batch();
+  uint64_t h = mix(static_cast<uint64_t>(batch.images), static_cast<uint64_t>(batch.statistics));
   std::vector<int64_t> position(graph.size(), -1);
   const auto add_value = [&](Value v) {
     h = mix(h, static_cast<uint64_t>(position[static_cast<size_t>(v.node)] * 8 + v.output));
@@ -70,10 +71,17 @@ Schedule make_schedule(const Graph& graph, std::vector<Value> targets, bool with
     for (NodeId id = 0; id < static_cast<NodeId>(graph.size()); ++id) {
       const Node& node = graph.node(id);
       if (!node.op->effect || node.effect_done || runs[static_cast<size_t>(id)] || node.inputs.empty()) continue;
+      // What an effect reads may have come through an exchange that nobody else needs.
+      const auto at_hand = [&](Value v) { return runs[static_cast<size_t>(v.node)] || is_leaf(graph, v); };
+      const auto through_exchange = [&](Value v) {
+        const Node& producer = graph.node(v.node);
+        return producer.op->collective && std::all_of(producer.inputs.begin(), producer.inputs.end(), at_hand);
+      };
       const bool ready = std::all_of(node.inputs.begin(), node.inputs.end(),
-                                     [&](Value v) { return runs[static_cast<size_t>(v.node)] || is_leaf(graph, v); });
-      const bool computed_here = std::any_of(node.inputs.begin(), node.inputs.end(),
-                                             [&](Value v) { return runs[static_cast<size_t>(v.node)]; });
+                                     [&](Value v) { return at_hand(v) || through_exchange(v); });
+      const bool computed_here = std::any_of(node.inputs.begin(), node.inputs.end(), [&](Value v) {
+        return runs[static_cast<size_t>(v.node)] || (!is_leaf(graph, v) && through_exchange(v));
+      });
       if (ready && computed_here) {
         need({const_cast<Graph*>(&graph), id, 0});
         follow();

@@ -2,6 +2,7 @@
 
 #include <omp.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
 
@@ -16,18 +17,27 @@ namespace {
 constexpr unsigned char kPoison = 0xff;  // four of them are a NaN
 }
 
-Session::Session(Graph& graph, Schedule schedule) : graph_(graph), schedule_(std::move(schedule)) {
-  plan_ = graph.context().plans().get(graph, schedule_, graph.context());
-  for (const Launch& launch : plan_->launches)
-    if (launch.op == "store_gradient") graph.parameters().require_gradients();
+Session::Session(Graph& graph, Schedule schedule, const Lanes& lanes)
+    : graph_(graph), schedule_(std::move(schedule)), lanes_(lanes) {
+  CONVOY_CHECK(lanes.count >= 0, "a session has no {} lanes", lanes.count);
+  CONVOY_CHECK(lanes.count == 1 || graph.global_batch().shared(),
+               "several lanes need a graph that says what global batch they are part of");
+  plan_ = graph.context().plans().get(graph, schedule_, graph.context(), lanes.count > 1);
+  const bool stores = std::any_of(plan_->launches.begin(), plan_->launches.end(),
+                                  [](const Launch& launch) { return launch.op == "store_gradient"; });
+  const bool sums = !plan_->launches.empty() && plan_->launches.back().kind == Launch::Kind::kFinishSums;
+  if (stores) graph.parameters().require_gradients(sums ? &graph.context().communicator() : nullptr);
 }
 
-Session::Session(Graph& graph, std::vector<Value> targets)
-    : Session(graph, [&] {
-        for (const Value& effect : graph.gradient_effects()) targets.push_back(effect);
-        fuse(graph, make_schedule(graph, targets, true));
-        return make_schedule(graph, targets, true);
-      }()) {}
+Session::Session(Graph& graph, std::vector<Value> targets, const Lanes& lanes)
+    : Session(
+          graph,
+          [&] {
+            for (const Value& effect : graph.gradient_effects()) targets.push_back(effect);
+            fuse(graph, make_schedule(graph, targets, true));
+            return make_schedule(graph, targets, true);
+          }(),
+          lanes) {}
 
 Session::~Session() {
   graph_.context().leave_arena(this);
@@ -44,12 +54,15 @@ void Session::bind(const std::string& input, const void* data) {
   CONVOY_CHECK(graph_.find_input(input), "the graph has no input '{}'", input);
 }
 
-View Session::located(int index) const {
+// On a rank without images only what lanes share has a place.
+View Session::located(int index, int lane) const {
   const PlanValue& value = plan_->values[static_cast<size_t>(index)];
   View view = value.geometry;
+  if (value.shared) lane = 0;
   switch (value.place) {
     case PlanValue::Place::kArena:
-      view.data = arena_ + plan_->buffers[static_cast<size_t>(value.buffer)].offset +
+      view.data = arena_ + static_cast<size_t>(lane) * plan_->arena_bytes +
+                  plan_->buffers[static_cast<size_t>(value.buffer)].offset +
                   static_cast<size_t>(value.channel_offset * view.h * view.w) * dtype_size(view.dtype);
       break;
     case PlanValue::Place::kGradient:
@@ -59,9 +72,10 @@ View Session::located(int index) const {
       const PlanLeaf& leaf = plan_->leaves[static_cast<size_t>(value.leaf)];
       switch (leaf.kind) {
         case PlanLeaf::Kind::kInput: {
+          if (lanes_.count == 0 && !value.shared) return {};
           const auto it = inputs_.find(leaf.name);
           CONVOY_CHECK(it != inputs_.end(), "graph input '{}' was not bound", leaf.name);
-          view.data = const_cast<void*>(it->second);
+          view.data = static_cast<char*>(const_cast<void*>(it->second)) + static_cast<size_t>(lane) * dense_bytes(view);
           break;
         }
         case PlanLeaf::Kind::kConstant:
@@ -83,14 +97,17 @@ View Session::located(int index) const {
 }
 
 void Session::place() {
-  bound_.clear();
-  for (const Launch& launch : plan_->launches) {
-    Bound bound;
-    for (const int v : launch.in) bound.in.push_back(located(v));
-    for (const int v : launch.out) bound.out.push_back(v < 0 ? View{} : located(v));
-    if (launch.workspace >= 0) bound.workspace = arena_ + plan_->buffers[static_cast<size_t>(launch.workspace)].offset;
-    bound_.push_back(std::move(bound));
-  }
+  bound_.assign(static_cast<size_t>(memory_lanes()), {});
+  for (int lane = 0; lane < memory_lanes(); ++lane)
+    for (const Launch& launch : plan_->launches) {
+      Bound bound;
+      for (const int v : launch.in) bound.in.push_back(located(v, lane));
+      for (const int v : launch.out) bound.out.push_back(v < 0 ? View{} : located(v, lane));
+      if (launch.workspace >= 0)
+        bound.workspace = arena_ + static_cast<size_t>(lane) * plan_->arena_bytes +
+                          plan_->buffers[static_cast<size_t>(launch.workspace)].offset;
+      bound_[static_cast<size_t>(lane)].push_back(std::move(bound));
+    }
   placed_ = true;
 }
 
@@ -102,49 +119,153 @@ std::string Session::name_of(const Launch& launch) const {
 
 void Session::run(const StepState& step) {
   Context& context = graph_.context();
-  auto* arena = static_cast<char*>(context.claim_arena(plan_->arena_bytes, this));
+  const size_t bytes = plan_->arena_bytes * static_cast<size_t>(memory_lanes());
+  auto* arena = static_cast<char*>(context.claim_arena(bytes, this));
   if (!placed_ || arena != arena_) {
     arena_ = arena;
     place();
   }
-  Profiler& profiler = context.profiler();
   omp_set_num_threads(context.threads());
+  exchange_seconds_ = 0;
+  // A rank without images stores no gradients; what it adds to the sums is zero.
+  if (lanes_.count == 0)
+    for (const GradientBucket& bucket : plan_->buckets)
+      for (const std::span<float> segment : segments_of(bucket)) std::fill(segment.begin(), segment.end(), 0.0f);
   for (size_t l = 0; l < plan_->launches.size(); ++l) {
     const Launch& launch = plan_->launches[l];
-    const Bound& bound = bound_[l];
-    const double start = profiler.enabled() ? profiler.now_us() : 0;
     if (context.options().check_values) poison_new_buffers(static_cast<int>(l));
-    try {
-      launch.kernel.run({.in = bound.in, .out = bound.out, .workspace = bound.workspace, .step = step});
-    } catch (const std::exception& e) {
-      fail("step {}, {} ({}): {}", step.global_step, name_of(launch), launch.op, e.what());
+    if (launch.kind != Launch::Kind::kKernel) {
+      exchange(l, step);
+      continue;
     }
-    if (profiler.enabled())
-      profiler.add({.name = name_of(launch) + " " + launch.op,
-                    .category = launch.op,
-                    .start_us = start,
-                    .duration_us = profiler.now_us() - start});
-    if (context.options().check_values) {
-      check_guards(static_cast<int>(l));
-      check_finite(launch, bound);
+    const int lanes = launch.shared ? 1 : lanes_.count;
+    for (int lane = 0; lane < lanes; ++lane) run_kernel(l, step, lane);
+    if (context.options().check_values) check_guards(static_cast<int>(l));
+  }
+}
+
+void Session::run_kernel(size_t l, const StepState& step, int lane) {
+  Context& context = graph_.context();
+  Profiler& profiler = context.profiler();
+  const Launch& launch = plan_->launches[l];
+  const Bound& bound = bound_[static_cast<size_t>(lane)][l];
+  StepState state = step;
+  state.first_slot += lane * lanes_.images;
+  state.lane = lane;
+  const double start = profiler.enabled() ? profiler.now_us() : 0;
+  try {
+    launch.kernel.run({.in = bound.in, .out = bound.out, .workspace = bound.workspace, .step = state});
+  } catch (const std::exception& e) {
+    fail("step {}, {} ({}): {}", step.global_step, name_of(launch), launch.op, e.what());
+  }
+  if (profiler.enabled())
+    profiler.add({.name = name_of(launch) + " " + launch.op,
+                  .category = launch.op,
+                  .start_us = start,
+                  .duration_us = profiler.now_us() - start});
+  if (context.options().check_values) check_finite(launch, bound);
+}
+
+void Session::exchange(size_t l, const StepState& step) {
+  using Clock = std::chrono::steady_clock;
+  Context& context = graph_.context();
+  Communicator& communicator = context.communicator();
+  Profiler& profiler = context.profiler();
+  const Launch& launch = plan_->launches[l];
+  const auto start = Clock::now();
+  const double start_us = profiler.enabled() ? profiler.now_us() : 0;
+  const std::string name = fmt::format("{} {} of step {}", launch.op, launch.name, step.global_step + 1);
+  switch (launch.kind) {
+    case Launch::Kind::kStartSum:
+      communicator.start_sum(segments_of(plan_->buckets[static_cast<size_t>(launch.bucket)]), name);
+      break;
+    case Launch::Kind::kFinishSums:
+      communicator.finish_sums();
+      break;
+    default: {
+      std::vector<std::vector<View>> in(launch.in.size());
+      for (size_t i = 0; i < launch.in.size(); ++i) {
+        const int lanes = plan_->values[static_cast<size_t>(launch.in[i])].shared ? 1 : lanes_.count;
+        for (int lane = 0; lane < lanes; ++lane) in[i].push_back(bound_[static_cast<size_t>(lane)][l].in[i]);
+      }
+      if (launch.kernel.exchange)
+        launch.kernel.exchange({.in = in, .out = bound_[0][l].out, .communicator = communicator, .name = name});
+      else
+        exchange_messages(launch, in, bound_[0][l].out, name);
     }
   }
+  exchange_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
+  if (profiler.enabled())
+    profiler.add(
+        {.name = name, .category = "exchange", .start_us = start_us, .duration_us = profiler.now_us() - start_us});
+}
+
+void Session::exchange_messages(const Launch& launch, std::span<const std::vector<View>> in, std::span<const View> out,
+                                const std::string& name) {
+  Communicator& communicator = graph_.context().communicator();
+  const size_t floats = Plan::message_floats(launch);
+  message_.resize(floats);
+  size_t at = 0, first = 0;
+  for (const ExchangePart& part : launch.parts) {
+    part.message.pack(in.subspan(first, part.inputs), message_.data() + at);
+    at += part.message.floats;
+    first += part.inputs;
+  }
+  const bool gathered = launch.parts[0].message.kind == Message::Kind::kGather;
+  if (gathered) {
+    messages_.resize(floats * static_cast<size_t>(communicator.size()));
+    communicator.all_gather(message_.data(), floats * sizeof(float), messages_.data(), name);
+  } else {
+    communicator.all_reduce(message_, ReduceOp::kSum, name);
+  }
+  const float* all = gathered ? messages_.data() : message_.data();
+  at = first = 0;
+  for (const ExchangePart& part : launch.parts) {
+    part.message.unpack(all + at, floats, gathered ? communicator.size() : 1, out.subspan(first, part.outputs));
+    at += part.message.floats;
+    first += part.outputs;
+  }
+}
+
+// In order of memory, neighbours joined; the gaps that align parameters are zero on every rank.
+std::vector<std::span<float>> Session::segments_of(const GradientBucket& bucket) const {
+  const ParamStore& store = graph_.parameters();
+  std::vector<int64_t> order = bucket.parameters;
+  std::sort(order.begin(), order.end());
+  std::vector<std::span<float>> segments;
+  int64_t end = -1;
+  for (const int64_t p : order) {
+    const Parameter& parameter = store.parameters()[static_cast<size_t>(p)];
+    const bool last = p + 1 == static_cast<int64_t>(store.parameters().size());
+    const int64_t next = last ? store.total() : store.parameters()[static_cast<size_t>(p) + 1].offset;
+    if (parameter.offset == end)
+      segments.back() = {segments.back().data(), segments.back().size() + static_cast<size_t>(next - parameter.offset)};
+    else
+      segments.emplace_back(store.gradient(p), static_cast<size_t>(next - parameter.offset));
+    end = next;
+  }
+  return segments;
 }
 
 void Session::poison_new_buffers(int l) {
-  for (const PlanBuffer& b : plan_->buffers)
-    if (b.first == l && b.last >= l) std::memset(arena_ + b.offset, kPoison, b.bytes + plan_->guard_bytes);
+  for (int lane = 0; lane < memory_lanes(); ++lane)
+    for (const PlanBuffer& b : plan_->buffers)
+      if (b.first == l && b.last >= l)
+        std::memset(arena_ + static_cast<size_t>(lane) * plan_->arena_bytes + b.offset, kPoison,
+                    b.bytes + plan_->guard_bytes);
 }
 
 void Session::check_guards(int l) const {
-  for (const PlanBuffer& b : plan_->buffers) {
-    if (b.first > l || b.last < l) continue;
-    const auto* guard = reinterpret_cast<const unsigned char*>(arena_) + b.offset + b.bytes;
-    for (size_t i = 0; i < plan_->guard_bytes; ++i)
-      CONVOY_CHECK(guard[i] == kPoison, "{} ({}) wrote {} bytes behind a buffer of {} bytes",
-                   name_of(plan_->launches[static_cast<size_t>(l)]), plan_->launches[static_cast<size_t>(l)].op, i + 1,
-                   b.bytes);
-  }
+  for (int lane = 0; lane < memory_lanes(); ++lane)
+    for (const PlanBuffer& b : plan_->buffers) {
+      if (b.first > l || b.last < l) continue;
+      const auto* guard = reinterpret_cast<const unsigned char*>(arena_) +
+                          static_cast<size_t>(lane) * plan_->arena_bytes + b.offset + b.bytes;
+      for (size_t i = 0; i < plan_->guard_bytes; ++i)
+        CONVOY_CHECK(guard[i] == kPoison, "{} ({}) wrote {} bytes behind a buffer of {} bytes",
+                     name_of(plan_->launches[static_cast<size_t>(l)]), plan_->launches[static_cast<size_t>(l)].op,
+                     i + 1, b.bytes);
+    }
 }
 
 void Session::check_finite(const Launch& launch, const Bound& bound) const {
@@ -159,14 +280,16 @@ void Session::check_finite(const Launch& launch, const Bound& bound) const {
   }
 }
 
-Tensor Session::fetch(size_t i) const {
+Tensor Session::fetch(size_t i, int lane) const {
   CONVOY_CHECK(i < plan_->targets.size() && plan_->targets[i] >= 0, "target {} has no value to fetch", i);
   CONVOY_CHECK(graph_.context().holds_arena(this), "target {} is gone: another session of this context has run since",
                i);
   const int index = plan_->targets[i];
+  CONVOY_CHECK(lane < lanes_.count || plan_->values[static_cast<size_t>(index)].shared,
+               "target {} of lane {} does not exist: this session has {} lanes", i, lane, lanes_.count);
   const PlanValue& value = plan_->values[static_cast<size_t>(index)];
   Tensor result = Tensor::empty(value.info.dtype, value.info.shape);
-  const View from = located(index);
+  const View from = located(index, lane);
   if (from.layout == Layout::kNchw)
     std::memcpy(result.view().data, from.data,
                 static_cast<size_t>(value.info.shape.count()) * dtype_size(value.info.dtype));
@@ -189,7 +312,7 @@ std::vector<Tensor> evaluate(const std::vector<Value>& values, const StepState& 
   }
   if (!missing.empty()) {
     fuse(graph, make_schedule(graph, missing, true));
-    Session session(graph, make_schedule(graph, missing, true));
+    Session session(graph, make_schedule(graph, missing, true), Lanes{});
     session.run(step);
     for (size_t i = 0; i < missing.size(); ++i)
       if (Tensor* tensor = kept(missing[i]); tensor && !tensor->defined()) *tensor = session.fetch(i);

@@ -1,7 +1,9 @@
 // Running plans: line by line with evaluate(), or step after step with a Session.
 #pragma once
+#include <algorithm>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,14 @@ namespace convoy {
 Tensor evaluate(Value v, const StepState& step = {});
 std::vector<Tensor> evaluate(const std::vector<Value>& values, const StepState& step = {});
 
+/// Lanes of a session: runs of one plan side by side, launch by launch, each with its own inputs and memory. Exchanges
+/// between launches (sync-BN, loss counts) are made once for all lanes; a rank without images has no lane and makes the
+/// exchanges alone.
+struct Lanes {
+  int count = 1;
+  int64_t images = 0;  ///< of a lane; lane l's first image is images * l slots behind StepState::first_slot
+};
+
 /// One graph run step after step: the plan is made once. All sessions of a context run in the same arena.
 ///
 ///   Session session(graph, {loss});
@@ -27,20 +37,23 @@ std::vector<Tensor> evaluate(const std::vector<Value>& values, const StepState& 
 class Session {
  public:
   /// Targets are the values to be fetched; the effects among the graph's nodes that they make possible run too.
-  Session(Graph& graph, std::vector<Value> targets);
+  Session(Graph& graph, std::vector<Value> targets, const Lanes& lanes = {});
   ~Session();
 
-  /// The memory of a graph input, in plain row-major order, valid until the next bind. Throws Error for an unknown
-  /// name.
+  /// The memory of a graph input, in plain row-major order, lane after lane, valid until the next bind. Throws Error
+  /// for an unknown name.
   void bind(const std::string& input, const void* data);
   /// One step. Throws Error naming the node when its kernel refuses its data. With ContextOptions::check_values also
   /// when a value is not finite (memory is filled with NaN before it is first written, so that an element that a kernel
-  /// forgot counts) and when a kernel writes behind a buffer.
+  /// forgot counts) and when a kernel writes behind a buffer. Gradients are complete when it returns: of several ranks,
+  /// the sums over all.
   void run(const StepState& step);
   /// A copy of target i of the last run, plain row-major. Throws Error when another session of the context has run
   /// since.
-  Tensor fetch(size_t i) const;
+  Tensor fetch(size_t i, int lane = 0) const;
   const Plan& plan() const { return *plan_; }
+  /// Seconds of the last run that went into exchanges with other ranks, waiting included.
+  double exchange_seconds() const { return exchange_seconds_; }
 
  private:
   friend std::vector<Tensor> evaluate(const std::vector<Value>&, const StepState&);
@@ -48,9 +61,15 @@ class Session {
     std::vector<View> in, out;
     void* workspace = nullptr;
   };
-  Session(Graph& graph, Schedule schedule);
+  Session(Graph& graph, Schedule schedule, const Lanes& lanes);
+  int memory_lanes() const { return std::max(lanes_.count, 1); }
   void place();
-  View located(int value) const;
+  View located(int value, int lane) const;
+  void run_kernel(size_t launch, const StepState& step, int lane);
+  void exchange(size_t launch, const StepState& step);
+  void exchange_messages(const Launch& launch, std::span<const std::vector<View>> in, std::span<const View> out,
+                         const std::string& name);
+  std::vector<std::span<float>> segments_of(const GradientBucket& bucket) const;
   // The debug interpreter, around launch l.
   void poison_new_buffers(int l);
   void check_guards(int l) const;
@@ -59,9 +78,12 @@ class Session {
 
   Graph& graph_;
   Schedule schedule_;
+  Lanes lanes_;
   std::shared_ptr<const Plan> plan_;
-  char* arena_ = nullptr;  // the context's, since our last run
-  std::vector<Bound> bound_;
+  char* arena_ = nullptr;                  // the context's, since our last run; one part per lane
+  std::vector<std::vector<Bound>> bound_;  // by lane and launch
+  std::vector<float> message_, messages_;  // what an exchange sends, and what all ranks sent
+  double exchange_seconds_ = 0;
   std::map<std::string, const void*> inputs_;
   bool placed_ = false;
 };

@@ -44,6 +44,18 @@ Tensor Tensor::empty(DType dtype, const Shape& shape) {
   return t;
 }
 
+Tensor Tensor::on(std::shared_ptr<Storage> storage, DType dtype, const Shape& shape) {
+  const size_t bytes = static_cast<size_t>(shape.count()) * dtype_size(dtype);
+  CONVOY_CHECK(storage->bytes >= bytes, "a tensor {} needs {} bytes, its memory has {}", shape.str(), bytes,
+               storage->bytes);
+  Tensor t;
+  t.dtype_ = dtype;
+  t.shape_ = shape;
+  t.channel_pitch_ = shape.rank() > 1 ? shape[1] : 1;
+  t.storage_ = std::move(storage);
+  return t;
+}
+
 Tensor Tensor::zeros(DType dtype, const Shape& shape) {
   Tensor t = empty(dtype, shape);
   std::memset(t.storage_->data, 0, t.storage_->bytes);

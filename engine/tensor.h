@@ -19,6 +19,8 @@ class Tensor {
   /// Uninitialised, plain row-major.
   static Tensor empty(DType dtype, const Shape& shape);
   static Tensor zeros(DType dtype, const Shape& shape);
+  /// On memory that is there already, plain row-major.
+  static Tensor on(std::shared_ptr<Storage> storage, DType dtype, const Shape& shape);
   static Tensor of(const Shape& shape, std::span<const float> values);
   static Tensor of(const Shape& shape, std::span<const int32_t> values);
   static Tensor scalar(float value);

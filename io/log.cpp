@@ -51,6 +51,7 @@ Log::~Log() {
 }
 
 void Log::write(LogLevel level, std::string_view message) {
+  if (level < lowest_) return;
   const std::string line = fmt::format("{} {} {}\n", timestamp(), level_name(level), message);
   const std::lock_guard guard(mutex_);
   if (console_) write_line(level == LogLevel::kInfo ? STDOUT_FILENO : STDERR_FILENO, line);

@@ -38,11 +38,14 @@ class Log {
 
   /// false: to the file only.
   void set_console(bool on) { console_ = on; }
+  /// Drops lines of lower levels.
+  void set_lowest(LogLevel level) { lowest_ = level; }
 
  private:
   std::mutex mutex_;
   int descriptor_ = -1;
   bool console_ = true;
+  LogLevel lowest_ = LogLevel::kInfo;
 };
 
 /// Local time now, "2026-01-31 14:05:09.123".

@@ -6,7 +6,7 @@ Value mixed_softmax_cross_entropy(const std::vector<NamedValue>& outputs, Value 
   CONVOY_CHECK(!outputs.empty(), "the network has no outputs");
   Graph& graph = *target.graph;
   const Graph::Scope scope(graph, "loss");
-  const Value labelled = label_weight_sum(target, outputs[0].value.shape()[1], options.ignore);
+  const Value labelled = sum_over_lanes({label_weight_sum(target, outputs[0].value.shape()[1], options.ignore)})[0];
   Value loss;
   for (const NamedValue& output : outputs) {
     const Graph::Scope output_scope(graph, "loss." + output.name);

@@ -20,7 +20,9 @@ struct LossOptions {
 };
 
 /// Mean softmax cross entropy over labelled pixels of the prediction, plus the weighted ones of the further outputs.
-/// Outputs (N,C,H,W) as large as target (N,H,W). A batch without labelled pixels has loss 0.
+/// Outputs (N,C,H,W) as large as target (N,H,W). A batch without labelled pixels has loss 0. With a global batch
+/// (Graph::set_global_batch) the mean is over its pixels and the value this lane's part of it: the losses of all lanes
+/// and ranks add up to that of the global batch, and so do their gradients.
 Value mixed_softmax_cross_entropy(const std::vector<NamedValue>& outputs, Value target, const LossOptions& options);
 
 }  // namespace convoy

@@ -1,6 +1,7 @@
 #include "layers/module.h"
 
 #include <cmath>
+#include <tuple>
 
 namespace convoy {
 
@@ -76,8 +77,24 @@ Value BatchNorm2d::operator()(Builder& b, Value x) const {
   const Value running_mean = b.graph.buffer(path_ + ".running_mean"),
               running_var = b.graph.buffer(path_ + ".running_var");
   if (b.mode != Mode::kTrain) return bn_apply(x, running_mean, running_var, weight, bias, eps_, false);
-  const auto [mean, var] = bn_stats(x);
-  bn_update_running(x, mean, var, running_mean, running_var, b.graph.buffer(path_ + ".num_batches_tracked"), momentum_);
+  auto [mean, var] = bn_stats(x);
+  Value moved_mean = mean, moved_var = var;  // what running statistics move towards
+  if (const GlobalBatch& batch = b.graph.global_batch(); batch.shared()) switch (batch.statistics) {
+      case GlobalBatch::Statistics::kAll:
+        std::tie(mean, var) = sync_bn_stats(x, mean, var);
+        moved_mean = mean, moved_var = var;
+        break;
+      case GlobalBatch::Statistics::kLane: {
+        const double lanes = static_cast<double>(batch.images) / static_cast<double>(x.shape()[0]);
+        const std::vector<Value> means = sum_over_lanes({mean, var}, 1 / lanes);
+        moved_mean = means[0], moved_var = means[1];
+        break;
+      }
+      case GlobalBatch::Statistics::kRank:
+        std::tie(moved_mean, moved_var) = of_first_rank(mean, var);
+    }
+  bn_update_running(x, moved_mean, moved_var, running_mean, running_var, b.graph.buffer(path_ + ".num_batches_tracked"),
+                    momentum_);
   return bn_apply(x, mean, var, weight, bias, eps_, true);
 }
 

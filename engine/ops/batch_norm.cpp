@@ -13,15 +13,12 @@ namespace {
 // bn_apply's inputs.
 enum { kX, kMean, kVar, kWeight, kBias, kResidual };
 
-int64_t values_per_channel(const Shape& x) {
-  return x[0] * x[2] * x[3];
-}
-
 std::vector<TensorInfo> infer_stats(const Node& node) {
   const Shape& x = require_image(node, 0);
-  CONVOY_CHECK(values_per_channel(x) >= 2,
-               "batch statistics need at least two values per channel, this map is {}: use a larger batch or crop",
-               x.str());
+  const GlobalBatch& batch = node.inputs[0].graph->global_batch();
+  CONVOY_CHECK(statistics_count(node.inputs[0]) >= 2,
+               "batch statistics need at least two values per channel, this map is {}{}: use a larger batch or crop",
+               x.str(), batch.shared() ? fmt::format(" of a global batch of {}", batch.images) : "");
   return {{DType::kF32, {x[1]}}, {DType::kF32, {x[1]}}};
 }
 
@@ -67,13 +64,19 @@ void grad_apply(GradContext& g) {
     g.set(kBias, sums);
     g.set(kWeight, {&g.graph, sums.node, 1});
   }
+  Value sum_dy = sums, sum_dy_xhat{&g.graph, sums.node, 1};
   const bool residual_needed = residual && g.needs(kResidual);
   if (residual_needed && act == Activation::kNone) g.set(kResidual, dy);
   if (!g.needs(kX) && !(residual_needed && act != Activation::kNone)) return;
   std::vector<Value> inputs{dy, x, mean, var, weight};
   if (batch) {
-    inputs.push_back(sums);
-    inputs.push_back({&g.graph, sums.node, 1});
+    const GlobalBatch& global = g.graph.global_batch();
+    if (global.shared() && global.statistics == GlobalBatch::Statistics::kAll) {
+      const std::vector<Value> all = sum_over_lanes({sum_dy, sum_dy_xhat});
+      sum_dy = all[0], sum_dy_xhat = all[1];
+    }
+    inputs.push_back(sum_dy);
+    inputs.push_back(sum_dy_xhat);
   }
   const Value dx = g.graph.append("bn_backward_apply", with_output(std::move(inputs)), attrs);
   g.set(kX, dx);
@@ -140,7 +143,7 @@ Kernel prepare_backward(const PrepareArgs& args) {
   const auto eps = static_cast<float>(args.node.attrs.real("eps"));
   const Activation act = act_of(args.node);
   const bool batch = args.node.attrs.flag("batch_statistics");
-  const int64_t count = args.in[1].n * args.in[1].pixels();
+  const int64_t count = statistics_count(args.node.inputs[1]);
   return {.run =
               [=](const KernelArgs& a) {
                 const View* y = act == Activation::kNone ? nullptr : &a.in.back();
@@ -154,6 +157,13 @@ Kernel prepare_backward(const PrepareArgs& args) {
 
 }  // namespace
 
+int64_t statistics_count(Value x) {
+  const Shape& shape = x.shape();
+  const GlobalBatch& batch = x.graph->global_batch();
+  const bool all = batch.shared() && batch.statistics == GlobalBatch::Statistics::kAll;
+  return (all ? batch.images : shape[0]) * shape[2] * shape[3];
+}
+
 std::pair<Value, Value> bn_stats(Value x) {
   const Value mean = x.graph->append("bn_stats", {x});
   return {mean, {x.graph, mean.node, 1}};
@@ -162,7 +172,7 @@ std::pair<Value, Value> bn_stats(Value x) {
 Value bn_update_running(Value x, Value mean, Value var, Value running_mean, Value running_var,
                         Value num_batches_tracked, double momentum) {
   return x.graph->append("bn_update_running", {mean, var, running_mean, running_var, num_batches_tracked},
-                         {{"momentum", momentum}, {"count", values_per_channel(x.shape())}});
+                         {{"momentum", momentum}, {"count", statistics_count(x)}});
 }
 
 Value bn_apply(Value x, Value mean, Value var, Value weight, Value bias, double eps, bool batch_statistics) {

@@ -15,12 +15,20 @@ std::vector<TensorInfo> infer_nothing(const Node&) {
   return {};
 }
 
-/// Runs only where the gradient was not produced in the gradient store: the engine binds output 0 to the slot.
+/// The engine binds output 0 to the slot, where most gradients have been produced already. The first lane stores, later
+/// ones add.
 Kernel prepare_store(const PrepareArgs& args) {
   const size_t bytes = dense_bytes(args.in[0]);
   return {.run =
               [bytes](const KernelArgs& a) {
-                if (a.out[0].data != a.in[0].data) std::memcpy(a.out[0].data, a.in[0].data, bytes);
+                if (a.out[0].data == a.in[0].data) return;
+                if (a.step.lane == 0) {
+                  std::memcpy(a.out[0].data, a.in[0].data, bytes);
+                } else {
+                  float* sum = a.out[0].f32();
+                  const float* part = a.in[0].f32();
+                  for (size_t i = 0; i < bytes / sizeof(float); ++i) sum[i] += part[i];
+                }
               },
           .implementation = "view"};
 }
