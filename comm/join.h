@@ -4,9 +4,11 @@
 #include <string>
 #include <vector>
 
+#include "comm/liveness.h"
 #include "comm/placement.h"
 #include "comm/ranks.h"
 #include "comm/shared_memory.h"
+#include "comm/watchdog.h"
 
 namespace convoy {
 
@@ -26,9 +28,21 @@ struct HostMemory {
 /// A token for the names of one run.
 std::string random_token();
 
-/// The communicator of processes that all run on this host, with its watchdog around it.
-std::shared_ptr<Communicator> host_communicator(const HostMemory& memory, const std::string& job, int rank, int ranks,
-                                                const RanksOptions& options);
+/// What belongs to a rank that is a process, in the order in which it is made.
+struct ProcessRank {
+  std::shared_ptr<Liveness> liveness;
+  std::unique_ptr<Watchdog> watchdog;
+  std::unique_ptr<Communicator> communicator;
+  bool owns_mpi = false;  ///< MPI was initialised by join_ranks
+
+  ~ProcessRank();
+};
+
+/// A rank of a run that all happens on this host.
+std::shared_ptr<ProcessRank> host_rank(const HostMemory& memory, const std::string& job, int rank, int ranks,
+                                       const RanksOptions& options);
+/// Starts the watchdog over the rank's liveness table.
+void watch(ProcessRank& process, const RanksOptions& options);
 
 /// Ends this process because the run has failed and it did not end by itself: prints the message, exit code 1.
 [[noreturn]] void end_process(const std::string& message);
@@ -37,7 +51,12 @@ std::shared_ptr<Communicator> host_communicator(const HostMemory& memory, const 
 int take_place(const std::vector<CoreMask>& masks, int local_rank, const CoreMask& widest,
                std::vector<std::string>& notes);
 
-/// Under a launcher of MPI. Only in builds with MPI.
+// Only in builds with MPI.
+
+/// Under a launcher of MPI.
 JoinedRanks join_mpi(const RanksOptions& options);
+/// Finalises MPI. After a failure it must not, since others may not come to it; the process then waits at its end for
+/// the others' last messages.
+void end_mpi(ProcessRank& process);
 
 }  // namespace convoy

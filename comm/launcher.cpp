@@ -141,6 +141,7 @@ class Launcher {
   struct sigaction old_child_action_;
   Descriptor signals_, no_input_;
   HostMemory memory_;  ///< made here, so that no rank has to wait for another one's
+  std::unique_ptr<Liveness> liveness_;
   std::vector<Child> children_;
   std::optional<Clock::time_point> kill_at_;
   bool failed_ = false, interrupted_ = false;
@@ -156,6 +157,7 @@ Launcher::Launcher(int ranks) : ranks_(ranks) {
                  "{} ranks need {} open files, and the limit is {} (ulimit -n)", ranks, wanted, found);
   }
   memory_ = HostMemory::create(job_, ranks);
+  liveness_ = std::make_unique<Liveness>(memory_.liveness, Liveness::kObserver, ranks);
   no_input_ = Descriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   CONVOY_CHECK(no_input_.get() >= 0, "ranks cannot be started: /dev/null: {}", std::strerror(errno));
 
@@ -335,12 +337,17 @@ void Launcher::note_end(Child& child, int status) {
     interrupted_ = true;
     return;
   }
-  if (!child.killed && exited && (WEXITSTATUS(status) != 1 || !failed_)) {
-    say(fmt::format("rank {} (process {}) ended with exit code {}", child.rank, child.pid, WEXITSTATUS(status)));
-  } else if (!child.killed && !exited) {
-    say(fmt::format("rank {} (process {}) was ended by signal {} ({}){}", child.rank, child.pid, WTERMSIG(status),
-                    strsignal(WTERMSIG(status)),
-                    WTERMSIG(status) == SIGKILL ? "; perhaps the system had no memory left, see dmesg" : ""));
+  if (!child.killed) {
+    const int number = exited ? WEXITSTATUS(status) : WTERMSIG(status);
+    const std::string end =
+        exited ? fmt::format("rank {} (process {}) ended with exit code {}", child.rank, child.pid, number)
+               : fmt::format("rank {} (process {}) was ended by signal {} ({}){}", child.rank, child.pid, number,
+                             strsignal(number),
+                             number == SIGKILL ? "; perhaps the system had no memory left, see dmesg" : "");
+    // One that failed in order has said why itself.
+    if (!exited || number != 1 || !failed_) say(end);
+    // Those that have joined are missed by the others' watchdogs, which know more.
+    if (liveness_->record(child.rank).process.pid == 0) liveness_->fail(end + " before it joined the others");
   }
   failed_ = true;
   if (!kill_at_) kill_at_ = Clock::now() + kGrace;
