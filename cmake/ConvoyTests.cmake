@@ -6,7 +6,7 @@ file(GLOB tiers CONFIGURE_DEPENDS LIST_DIRECTORIES true ${PROJECT_SOURCE_DIR}/te
 foreach(tier_path ${tiers})
   file(GLOB sources CONFIGURE_DEPENDS ${tier_path}/*.cpp)
   get_filename_component(tier ${tier_path} NAME)
-  if(IS_DIRECTORY ${tier_path} AND sources AND NOT tier STREQUAL emulator)
+  if(IS_DIRECTORY ${tier_path} AND sources AND NOT tier MATCHES "^(emulator|ranks)$")
     add_executable(test_${tier} ${sources})
     target_link_libraries(test_${tier} PRIVATE convoy_catch_main convoy)
     if(tier MATCHES "^(apps|nets)$" AND TARGET convoy_trainer)
@@ -21,6 +21,15 @@ if(TARGET convoy_cli)
   add_test(NAME cli COMMAND ${PROJECT_SOURCE_DIR}/tests/cli/test_cli.sh $<TARGET_FILE:convoy_cli>)
   set_tests_properties(cli PROPERTIES TIMEOUT 600 LABELS slow)
 endif()
+
+# Real processes: our own launcher, mpirun, and mpirun where the ranks act as if they were on two hosts.
+add_executable(rank_program ${PROJECT_SOURCE_DIR}/tests/ranks/rank_program.cpp)
+target_link_libraries(rank_program PRIVATE convoy)
+foreach(way own mpirun hosts)
+  add_test(NAME ranks_${way} COMMAND ${PROJECT_SOURCE_DIR}/tests/ranks/test_ranks.sh $<TARGET_FILE:rank_program> ${way})
+  set_tests_properties(ranks_${way} PROPERTIES TIMEOUT 600 LABELS slow SKIP_RETURN_CODE 77
+                                               ENVIRONMENT "OMP_NUM_THREADS=1;OMP_WAIT_POLICY=passive")
+endforeach()
 
 add_test(NAME check_includes COMMAND ${PROJECT_SOURCE_DIR}/scripts/check-includes)
 add_test(NAME check_includes_self_test COMMAND ${PROJECT_SOURCE_DIR}/scripts/check-includes --self-test)

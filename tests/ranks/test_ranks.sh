@@ -1,0 +1,187 @@
+#!/bin/bash
+# Ranks as real processes: every collective, and every way in which a run can go wrong. Each case has a time limit,
+# leaves no process and no segment in /dev/shm, gives the right exit code and names what happened.
+# usage: test_ranks.sh path/to/rank_program own|mpirun|hosts
+#   own     started by our own launcher
+#   mpirun  by mpirun, all on this host
+#   hosts   by mpirun, the ranks acting as if they were on two hosts
+# Exit code 77: mpirun is missing.
+set -u
+program=$(realpath "$1")
+way=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+failures=0
+mark=$RANDOM$RANDOM$$ # tells our processes from those of other runs
+export CONVOY_TEST_MARK=$mark OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_btl_vader_single_copy_mechanism=none # containers forbid the other one, with a warning per rank
+if [ "$way" != own ] && ! command -v mpirun > /dev/null; then
+  echo "skipped: mpirun is not installed"
+  exit 77
+fi
+if [ "$way" = hosts ]; then export CONVOY_PRETEND_HOSTS=2; fi
+
+start() { # start RANKS MODE [RANK]: the command line that begins a run
+  local ranks=$1; shift
+  if [ "$way" = own ]; then
+    command=("$program" --ranks "$ranks" "$@")
+  else
+    command=(mpirun -np "$ranks" --oversubscribe --bind-to none "$program" "$@")
+  fi
+}
+# Processes of this test other than the shell itself and its children that look.
+processes() {
+  local environment pid
+  for environment in /proc/[0-9]*/environ; do
+    pid=${environment#/proc/}; pid=${pid%/environ}
+    [ "$(readlink "/proc/$pid/exe" 2> /dev/null)" = "$program" ] || continue
+    if tr '\0' '\n' < "$environment" 2> /dev/null | grep -qx "CONVOY_TEST_MARK=$mark"; then echo "$pid"; fi
+  done
+}
+segments() { ls /dev/shm 2> /dev/null | grep '^convoy-' | sort; }
+segments > segments.before
+
+fail() { failures=$((failures + 1)); echo "FAILED: $*"; head -c 3000 out.log err.log; }
+clean() { # clean WHAT: nothing is left
+  local what=$1 left
+  for _ in $(seq 50); do
+    left=$(processes)
+    [ -n "$left" ] || break
+    sleep 0.1
+  done
+  if [ -n "$left" ]; then fail "$what: processes left: $left"; kill -9 $left 2> /dev/null; fi
+  # Segments of other runs come and go; those that appeared and stay are ours.
+  left=$(segments | comm -13 segments.before - | while read -r name; do
+    sleep 0.2
+    if [ -e "/dev/shm/$name" ] && ! fuser -s "/dev/shm/$name" 2> /dev/null; then echo "$name"; fi
+  done)
+  if [ -n "$left" ]; then fail "$what: left in /dev/shm: $left"; (cd /dev/shm && rm -f $left); fi
+}
+said() { # said WHAT COUNT TEXT: that many lines of the run have the text, or more
+  local count
+  count=$(cat out.log err.log | grep -cE -- "$3")
+  [ "$count" -ge "$2" ] || fail "$1: '$3' found in $count lines, wanted $2"
+}
+run() { # run WHAT CODE SECONDS RANKS MODE [RANK]
+  local what=$1 code=$2 limit=$3 result; shift 3
+  start "$@"
+  timeout -k 5 "$limit" "${command[@]}" > out.log 2> err.log < /dev/null
+  result=$?
+  if ! [[ $result =~ ^($code)$ ]]; then fail "$what: exit code $result, wanted $code"; fi
+  clean "$what"
+  echo "ran: $what"
+}
+# Starts a run in the background and waits until its ranks are at work. Sets `launcher`.
+begin() {
+  start "$@"
+  "${command[@]}" > out.log 2> err.log < /dev/null &
+  launcher=$!
+  for _ in $(seq 300); do
+    grep -q "rank_program: running" out.log && return
+    sleep 0.1
+  done
+  fail "${command[*]} did not start"
+}
+# finish WHAT CODE SECONDS: the run that began ends so.
+finish() {
+  local what=$1 code=$2 limit=$3 result=still
+  for _ in $(seq $((limit * 10))); do
+    if ! kill -0 "$launcher" 2> /dev/null; then break; fi
+    sleep 0.1
+  done
+  if kill -0 "$launcher" 2> /dev/null; then kill -9 "$launcher"; fail "$what: still running after $limit s"; fi
+  wait "$launcher" 2> /dev/null
+  result=$?
+  if ! [[ $result =~ ^($code)$ ]]; then fail "$what: exit code $result, wanted $code"; fi
+  clean "$what"
+  echo "ran: $what"
+}
+rank_process() { # rank_process NUMBER: its pid
+  local pid
+  for pid in $(processes); do
+    if tr '\0' '\n' < "/proc/$pid/environ" | grep -qxE "(CONVOY|OMPI_COMM_WORLD)_RANK=$1"; then echo "$pid"; return; fi
+  done
+}
+
+for ranks in 1 2 3 4; do
+  run "collectives of $ranks ranks" 0 120 $ranks collectives
+  said "collectives of $ranks ranks" "$ranks" "rank [0-9] of $ranks: all right"
+done
+run "table" 0 30 3 table
+said "table" 3 "^[0-2] .* cpu +[0-9,-]+ +[0-9,-]+ +[0-9]"
+if [ "$way" = hosts ]; then said "transport" 1 "note: 3 ranks on 2 hosts: MPI"; else said "transport" 1 "note: 3 ranks on one host: shared memory"; fi
+
+run "another configuration" 1 30 3 configuration 1
+said "another configuration" 3 "rank 1 on host .* another configuration: 'SOLVER: LR: 0.02' where rank 0 has 'SOLVER: LR: 0.01'"
+run "another collective" 1 30 3 another-name 2
+said "another collective" 3 "error: .*'loss'.*barrier of another program"
+run "another size" 1 30 3 another-size 1
+said "another size" 3 "error: .*20 bytes.*28 bytes"
+run "an error on one rank" 1 30 3 throw 1
+said "an error on one rank" 3 "error: .*scene_17.png is no image"
+run "a rank that leaves early" 1 30 3 leave 1
+said "a rank that leaves early" 2 "error: .*rank 1"
+run "a late rank" 1 40 3 late 1
+said "a late rank" 3 "error: .*rank 1.*waiting for data"
+said "a late rank" 1 "scene_17.png"
+# The stopped rank is killed by the others, and which exit code mpirun takes depends on which ends first.
+run "a stopped rank" "$([ "$way" = own ] && echo 1 || echo '1|137')" 50 3 stop 1
+said "a stopped rank" 2 "error: .*rank 1"
+
+# mpirun ends all ranks as soon as one dies by a signal or ends with an error, and names it itself.
+run "a killed rank" "$([ "$way" = own ] && echo 1 || echo 137)" 30 3 kill 1
+run "a rank that ends at once" "$([ "$way" = own ] && echo 1 || echo 3)" 30 3 exit 1
+if [ "$way" = own ]; then
+  said "a rank that ends at once" 1 "rank 1 .process [0-9]+. ended with exit code 3"
+  run "a killed rank" 1 30 3 kill 1
+  said "a killed rank" 1 "^rank 1 .process [0-9]+. was ended by signal 9"
+  said "a killed rank" 2 "error: .*rank 1"
+  run "a rank that never joins" 1 30 3 never-joins 1
+  said "a rank that never joins" 2 "error: .*rank 1 .*ended with exit code 4 before it joined"
+  run "lines" 0 30 3 lines
+  for rank in 0 1 2; do
+    prefix=$([ $rank = 0 ] || echo "\[$rank\] ")
+    for i in 0 77 199; do said "lines" 1 "^${prefix}line $i of rank $rank\$"; done
+    said "lines" 1 "^${prefix}no newline at the end of rank $rank\$"
+    grep -qE "^${prefix}warning of rank $rank\$" err.log || fail "lines: a warning of rank $rank"
+  done
+  [ "$(tr -cd x < out.log | wc -c)" = $((3 * (3 << 20))) ] || fail "lines: long ones are not complete"
+  run "no ranks" 1 10 0 table
+  said "no ranks" 1 "must be at least 1, not 0"
+  (ulimit -n 40; timeout 20 "$program" --ranks 30 table > out.log 2> err.log) && fail "30 ranks with 40 open files"
+  said "too few open files" 1 "30 ranks need 92 open files, and the limit is 40"
+  clean "too few open files"
+
+  for signal in TERM INT USR1; do
+    begin 3 steps
+    kill -$signal $launcher
+    # USR1 has no handler in the program: it ends by it.
+    finish "SIG$signal to the launcher" "$([ $signal = USR1 ] && echo 1 || echo 75)" 20
+    [ $signal = USR1 ] || said "SIG$signal to the launcher" 3 "rank [0-2]: stopped after 1 signals"
+  done
+  begin 3 steps
+  kill -9 $launcher
+  finish "kill -9 of the launcher" 137 10
+  # As a terminal does it: Ctrl-C goes to the whole process group in the foreground.
+  set -m
+  begin 2 steps
+  set +m
+  kill -INT -$launcher
+  finish "Ctrl-C" 75 20
+  said "Ctrl-C" 2 "rank [01]: stopped after 1 signals"
+else
+  begin 3 steps
+  kill -9 $launcher
+  finish "kill -9 of mpirun" 137 20
+fi
+begin 3 steps
+kill -TERM "$(rank_process 1)"
+finish "SIGTERM to one rank" 75 20
+said "SIGTERM to one rank" 3 "rank [0-2]: stopped after [01] signals"
+begin 3 steps
+kill -9 "$(rank_process 2)"
+finish "kill -9 of one rank" "$([ "$way" = own ] && echo 1 || echo 137)" 20
+
+if [ $failures != 0 ]; then echo "$failures failed"; exit 1; fi
+echo "all as expected"
