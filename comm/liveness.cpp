@@ -77,7 +77,7 @@ int64_t monotonic_ns() {
 
 size_t Liveness::bytes(int ranks) {
   const size_t count = static_cast<size_t>(ranks);
-  return sizeof(Header) + count * sizeof(Entry) + (count + 1) * sizeof(Slot);
+  return sizeof(Header) + count * sizeof(Entry) + (count + 2) * sizeof(Slot);
 }
 
 Liveness::Liveness(std::shared_ptr<SharedMemory> memory, int rank, int ranks)
@@ -163,11 +163,11 @@ void Liveness::fail(const std::string& message, int at_fault) {
 void Liveness::fail(const Failure& failure) {
   if (failed()) return;
   uint32_t first = 0;
-  const uint32_t own = write_slot(rank_ == kObserver ? ranks_ : rank_, failure);
+  const uint32_t own = write_slot(rank_ == kObserver ? ranks_ + 1 : rank_, failure);
   if (header_->proposed.compare_exchange_strong(first, own, std::memory_order_acq_rel)) first = own;
-  if (header_->arbitrated.load(std::memory_order_acquire) != 0) {
-    const int64_t end = monotonic_ns() + static_cast<int64_t>(kArbitrationSeconds * 1e9);
-    while (!failed() && monotonic_ns() < end) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  const int64_t end = monotonic_ns() + static_cast<int64_t>(kArbitrationSeconds * 1e9);
+  while (header_->arbitrated.load(std::memory_order_acquire) != 0 && !failed() && monotonic_ns() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   publish_slot(first);
 }
@@ -217,7 +217,7 @@ RankRecord Liveness::record(int rank) const {
 
 void Liveness::mirror(int rank, const RankRecord& record) {
   Entry& entry = entries_[rank];
-  entry.remote.store(1, std::memory_order_relaxed);
+  entry.remote.store(record.remote, std::memory_order_relaxed);
   entry.heartbeat_ns.store(record.heartbeat_ns, std::memory_order_relaxed);
   for (int channel = 0; channel < kChannels; ++channel) entry.channels[channel].write(record.channels[channel]);
   entry.activity.write(record.activity);

@@ -45,7 +45,7 @@ struct RankRecord {
   int64_t heartbeat_ns = 0;
   uint32_t finished = 0;  ///< the rank has said goodbye
   uint32_t state = 0;     ///< letter of /proc/PID/stat that its host saw last; 0: not looked at
-  uint32_t remote = 0;    ///< of another host: mirrored
+  uint32_t remote = 0;    ///< 0: of this host; else 1 + the number of its host, from which it is mirrored
   uint32_t reserved = 0;
   ChannelRecord channels[kChannels];
   ActivityRecord activity;
@@ -103,14 +103,14 @@ class Liveness {
   // For the watchdog and the link between hosts.
 
   RankRecord record(int rank) const;
-  /// Writes the record of a rank of another host, which is remote from then on.
+  /// Writes the record of a rank of another host (record.remote is not 0).
   void mirror(int rank, const RankRecord& record);
   /// This rank's heartbeat: now.
   void beat();
   /// What /proc says of a rank of this host.
   void set_state(int rank, char letter);
-  /// Whether failures are to be agreed on with other hosts: fail() then only proposes, and waits for publish() for up
-  /// to kArbitrationSeconds before it publishes what was proposed.
+  /// Whether failures are to be agreed on with other hosts, so that all end with the same message: fail() then only
+  /// proposes, and waits for publish() for up to kArbitrationSeconds before it publishes what was proposed.
   void set_arbitrated(bool arbitrated);
   /// The failure that this host has proposed or published, the first one.
   std::optional<Failure> proposal() const;
@@ -128,7 +128,7 @@ class Liveness {
   std::shared_ptr<SharedMemory> memory_;
   Header* header_;
   Entry* entries_;  ///< by rank
-  Slot* slots_;     ///< by rank, and one for what other hosts say
+  Slot* slots_;     ///< by rank, one for what hosts have agreed on, one for an observer
   int rank_, ranks_;
 };
 
