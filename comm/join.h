@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/host_link.h"
 #include "comm/liveness.h"
 #include "comm/placement.h"
 #include "comm/ranks.h"
@@ -31,6 +32,7 @@ std::string random_token();
 /// What belongs to a rank that is a process, in the order in which it is made.
 struct ProcessRank {
   std::shared_ptr<Liveness> liveness;
+  std::unique_ptr<HostLink> link;  ///< leaders of several hosts
   std::unique_ptr<Watchdog> watchdog;
   std::unique_ptr<Communicator> communicator;
   bool owns_mpi = false;  ///< MPI was initialised by join_ranks
@@ -55,8 +57,8 @@ int take_place(const std::vector<CoreMask>& masks, int local_rank, const CoreMas
 
 /// Under a launcher of MPI.
 JoinedRanks join_mpi(const RanksOptions& options);
-/// Finalises MPI. After a failure it must not, since others may not come to it; the process then waits at its end for
-/// the others' last messages.
-void end_mpi(ProcessRank& process);
+/// After a failure: MPI must not be finalised, since others may not come to it, and this process is to wait at its end
+/// for the others' last messages.
+void keep_until_exit(ProcessRank& process);
 
 }  // namespace convoy

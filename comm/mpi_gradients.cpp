@@ -8,6 +8,7 @@
 #include <mutex>
 #include <thread>
 
+#include "comm/quiet_thread.h"
 #include "engine/communicator.h"
 #include "engine/error.h"
 
@@ -133,7 +134,7 @@ void MpiGradients::start(std::vector<std::span<float>> segments, const std::stri
     state_->sum(bucket);
     return;
   }
-  if (!state_->thread.joinable()) state_->thread = std::thread([state = state_] { state->run(); });
+  if (!state_->thread.joinable()) state_->thread = quiet_thread([state = state_] { state->run(); });
   {
     const std::lock_guard lock(state_->mutex);
     state_->waiting.push_back(std::move(bucket));

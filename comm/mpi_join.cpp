@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <thread>
 
 #include "comm/join.h"
@@ -19,8 +20,8 @@ namespace {
 
 /// Of this rank, and which of the hosts every rank is on. Hosts are numbered by their first rank.
 struct Hosts {
-  int host = 0, hosts = 1, local_rank = 0, local_size = 1;
-  std::vector<int> first_rank;  ///< of each host
+  int host = 0, local_rank = 0, local_size = 1;
+  std::vector<std::vector<int>> ranks;  ///< of each host
 };
 
 class LocalComm {
@@ -56,19 +57,21 @@ Hosts number_hosts(MPI_Comm comm, MPI_Comm local) {
   Hosts hosts{.local_rank = rank_of(local), .local_size = size_of(local)};
   int first = rank_of(comm);
   check_mpi(MPI_Bcast(&first, 1, MPI_INT, 0, local), "MPI_Bcast");
-  hosts.first_rank.resize(static_cast<size_t>(size_of(comm)));
-  check_mpi(MPI_Allgather(&first, 1, MPI_INT, hosts.first_rank.data(), 1, MPI_INT, comm), "MPI_Allgather");
-  std::sort(hosts.first_rank.begin(), hosts.first_rank.end());
-  hosts.first_rank.erase(std::unique(hosts.first_rank.begin(), hosts.first_rank.end()), hosts.first_rank.end());
-  hosts.hosts = static_cast<int>(hosts.first_rank.size());
-  hosts.host = static_cast<int>(std::lower_bound(hosts.first_rank.begin(), hosts.first_rank.end(), first) -
-                                hosts.first_rank.begin());
+  std::vector<int> first_of(static_cast<size_t>(size_of(comm)));
+  check_mpi(MPI_Allgather(&first, 1, MPI_INT, first_of.data(), 1, MPI_INT, comm), "MPI_Allgather");
+  std::map<int, std::vector<int>> ranks_by_first;
+  for (size_t rank = 0; rank < first_of.size(); ++rank)
+    ranks_by_first[first_of[rank]].push_back(static_cast<int>(rank));
+  for (const auto& [its_first, ranks] : ranks_by_first) {
+    if (its_first == first) hosts.host = static_cast<int>(hosts.ranks.size());
+    hosts.ranks.push_back(ranks);
+  }
   return hosts;
 }
 
 /// The text of rank 0, cut to what fits.
 std::string from_rank_0(const std::string& text, MPI_Comm comm) {
-  std::array<char, 512> buffer{};
+  std::array<char, 4096> buffer{};
   std::copy_n(text.data(), std::min(text.size(), buffer.size() - 1), buffer.data());
   check_mpi(MPI_Bcast(buffer.data(), buffer.size(), MPI_CHAR, 0, comm), "MPI_Bcast");
   return buffer.data();
@@ -80,7 +83,7 @@ std::string any_error(const std::string& error, MPI_Comm comm) {
   int first = rank;
   check_mpi(MPI_Allreduce(&rank, &first, 1, MPI_INT, MPI_MIN, comm), "MPI_Allreduce");
   if (first == size_of(comm)) return {};
-  std::array<char, 512> buffer{};
+  std::array<char, 4096> buffer{};
   if (rank_of(comm) == first) std::copy_n(error.data(), std::min(error.size(), buffer.size() - 1), buffer.data());
   check_mpi(MPI_Bcast(buffer.data(), buffer.size(), MPI_CHAR, first, comm), "MPI_Bcast");
   return fmt::format("rank {}: {}", first, buffer.data());
@@ -109,6 +112,32 @@ HostMemory meet(MPI_Comm comm, MPI_Comm local, int ranks, std::string& job) {
   if (rank_of(local) == 0 && memory.slots) memory.remove_names(job);
   CONVOY_CHECK(error.empty(), "{}", error);
   return memory;
+}
+
+/// The leaders of the hosts, each the first rank of its own, connect to that of the first host; others get nothing.
+/// Throws the same Error on all ranks.
+std::unique_ptr<HostLink> link_hosts(MPI_Comm comm, const Hosts& hosts, const std::shared_ptr<Liveness>& liveness,
+                                     const RanksOptions& options) {
+  const int rank = rank_of(comm);
+  const bool leader = hosts.ranks[static_cast<size_t>(hosts.host)].front() == rank;
+  HostLinkOptions link_options{
+      .host = hosts.host, .ranks_of_hosts = hosts.ranks, .timeout_seconds = options.timeout_seconds};
+  link_options.token = std::stoull(from_rank_0(rank == 0 ? random_token() : "", comm), nullptr, 16);
+  std::unique_ptr<HostLink> link;
+  std::string error;
+  auto make = [&](bool mine) {
+    try {
+      if (mine) link = std::make_unique<HostLink>(liveness, link_options);
+    } catch (const Error& e) {
+      error = e.what();
+    }
+    error = any_error(error, comm);
+    CONVOY_CHECK(error.empty(), "{}", error);
+  };
+  make(rank == 0);
+  link_options.address = from_rank_0(rank == 0 ? link->address() : "", comm);
+  make(leader && rank != 0);
+  return link;
 }
 
 std::string library_version() {
@@ -154,13 +183,14 @@ std::shared_ptr<Communicator> communicator_of(MPI_Comm comm, const RanksOptions&
   } catch (const Error& error) {
     no_memory = error.what();  // the same on all ranks
   }
-  if (no_memory.empty() && hosts.hosts == 1) {
+  if (no_memory.empty() && hosts.ranks.size() == 1) {
     notes.insert(notes.begin(), fmt::format("{} ranks on one host: shared memory", ranks));
     auto process = host_rank(memory, job, rank, ranks, options);
     process->owns_mpi = owns_mpi;
     return {process, process->communicator.get()};
   }
 
+  const size_t shown = hosts.ranks.size();
   // Without shared memory each rank is a host of its own: the hosts' link keeps the liveness tables alike.
   std::unique_ptr<LocalComm> alone;
   if (!no_memory.empty()) {
@@ -171,12 +201,12 @@ std::shared_ptr<Communicator> communicator_of(MPI_Comm comm, const RanksOptions&
   auto process = std::make_shared<ProcessRank>();
   process->owns_mpi = owns_mpi;
   process->liveness = std::make_shared<Liveness>(memory.liveness, rank, ranks);
+  process->link = link_hosts(comm, hosts, process->liveness, options);
   watch(*process, options);
   process->communicator = std::make_unique<MpiCommunicator>(comm, here.local_rank, here.local_size, process->liveness);
-  notes.insert(notes.begin(),
-               fmt::format("{} ranks on {} host{}: MPI, {}, {}{}", ranks, pretended ? hosts.hosts : here.hosts,
-                           (pretended ? hosts.hosts : here.hosts) == 1 ? "" : "s", library_version(), thread_level(),
-                           no_memory.empty() ? "" : "; no shared memory: " + no_memory));
+  notes.insert(notes.begin(), fmt::format("{} ranks on {} host{}: MPI, {}, {}{}", ranks, shown, shown == 1 ? "" : "s",
+                                          library_version(), thread_level(),
+                                          no_memory.empty() ? "" : "; no shared memory: " + no_memory));
   return {process, process->communicator.get()};
 }
 
@@ -209,12 +239,14 @@ int place(MPI_Comm comm, std::vector<std::string>& notes) {
 /// What stays after a failure until this process ends.
 struct FailedRank {
   std::shared_ptr<Liveness> liveness;
+  std::unique_ptr<HostLink> link;
 };
 FailedRank failed_rank;
 
 /// A launcher of MPI ends all ranks as soon as one ends with an error: the others are to have said why by then.
 void wait_for_others() {
-  const Liveness& liveness = *failed_rank.liveness;
+  Liveness& liveness = *failed_rank.liveness;
+  liveness.leave_run();
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(4);
   auto all_finished = [&] {
     for (int rank = 0; rank < liveness.ranks(); ++rank) {
@@ -225,17 +257,14 @@ void wait_for_others() {
   while (!all_finished() && std::chrono::steady_clock::now() < until) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // between goodbye and the last line
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // HostCommunicator says goodbye before the last line
+  failed_rank.link.reset();
 }
 
 }  // namespace
 
-void end_mpi(ProcessRank& process) {
-  if (!process.liveness->failed()) {
-    MPI_Finalize();
-    return;
-  }
-  failed_rank.liveness = process.liveness;
+void keep_until_exit(ProcessRank& process) {
+  failed_rank = {process.liveness, std::move(process.link)};
   std::atexit(wait_for_others);
 }
 

@@ -2,6 +2,9 @@
 
 #include <sys/random.h>
 #include <unistd.h>
+#ifdef CONVOY_WITH_MPI
+#include <mpi.h>
+#endif
 
 #include <algorithm>
 #include <array>
@@ -113,9 +116,16 @@ ProcessRank::~ProcessRank() {
   if (std::uncaught_exceptions() > 0) {
     liveness->fail(fmt::format("rank {} has ended with an error", liveness->rank()), liveness->rank());
   }
-  liveness->leave_run();
 #ifdef CONVOY_WITH_MPI
-  if (owns_mpi) end_mpi(*this);
+  if (owns_mpi && liveness->failed()) {
+    keep_until_exit(*this);
+    return;
+  }
+#endif
+  liveness->leave_run();
+  link.reset();
+#ifdef CONVOY_WITH_MPI
+  if (owns_mpi) MPI_Finalize();
 #endif
 }
 

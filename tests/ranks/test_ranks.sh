@@ -99,8 +99,14 @@ finish() {
 }
 rank_process() { # rank_process NUMBER: its pid
   local pid
-  for pid in $(processes); do
-    if tr '\0' '\n' < "/proc/$pid/environ" | grep -qxE "(CONVOY|OMPI_COMM_WORLD)_RANK=$1"; then echo "$pid"; return; fi
+  for _ in $(seq 50); do
+    for pid in $(processes); do
+      if tr '\0' '\n' < "/proc/$pid/environ" | grep -qxE "(CONVOY|OMPI_COMM_WORLD)_RANK=$1"; then
+        echo "$pid"
+        return
+      fi
+    done
+    sleep 0.1
   done
 }
 
