@@ -7,6 +7,7 @@
 #include <cstring>
 #include <exception>
 
+#include "comm/watchdog.h"
 #include "engine/error.h"
 
 namespace convoy {
@@ -250,13 +251,18 @@ void HostCommunicator::finish_sums() {
   liveness_->leave(Channel::kGradient);
 }
 
-std::vector<std::shared_ptr<Communicator>> thread_communicators(int ranks, double) {
+std::vector<std::shared_ptr<Communicator>> thread_communicators(int ranks, double timeout_seconds) {
   CONVOY_CHECK(ranks >= 1, "{} ranks wanted; at least one is needed", ranks);
-  auto slots = SharedMemory::in_process(HostCommunicator::slot_bytes(ranks));
-  auto table = SharedMemory::in_process(Liveness::bytes(ranks));
+  const auto slots = SharedMemory::in_process(HostCommunicator::slot_bytes(ranks));
+  const auto table = SharedMemory::in_process(Liveness::bytes(ranks));
+  std::vector<std::shared_ptr<Liveness>> members;
+  for (int rank = 0; rank < ranks; ++rank) members.push_back(std::make_shared<Liveness>(table, rank, ranks));
+  // One looks after all, for as long as there is a communicator.
+  const auto watchdog = std::make_shared<Watchdog>(
+      members[0], WatchdogOptions{.late_seconds = timeout_seconds, .processes = false, .end_process = {}});
   std::vector<std::shared_ptr<Communicator>> all;
-  for (int rank = 0; rank < ranks; ++rank) {
-    all.push_back(std::make_shared<HostCommunicator>(slots, std::make_shared<Liveness>(table, rank, ranks), ""));
+  for (const auto& member : members) {
+    all.emplace_back(new HostCommunicator(slots, member, ""), [watchdog](HostCommunicator* it) { delete it; });
   }
   return all;
 }

@@ -84,7 +84,8 @@ struct Watchdog::State {
       view.ended = seen.ended;
       view.visible = !options.processes || visible(view.record);
       seen.heartbeat.observe(view.record.heartbeat_ns, elapsed);
-      view.silent_seconds = seen.heartbeat.seconds;
+      // Ranks that are threads have no heartbeat of their own.
+      view.silent_seconds = options.processes ? seen.heartbeat.seconds : 0;
       for (int channel = 0; channel < kChannels; ++channel) {
         const ChannelRecord& record = view.record.channels[channel];
         seen.collective[channel].observe(record.waiting ? record.number : 0, elapsed);

@@ -1,4 +1,6 @@
 // The inline channel of ranks of one host.
+#include <signal.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -6,6 +8,7 @@
 #include <numeric>
 #include <random>
 
+#include "comm/watchdog.h"
 #include "tests/comm/ranks_fixture.h"
 
 using namespace convoy;
@@ -223,6 +226,52 @@ TEST_CASE("a rank that fails wakes those that wait", "[comm]") {
     CHECK(outcomes[1].empty());
     CHECK(outcomes[2] == outcomes[0]);
   }
+}
+
+TEST_CASE("a thread that does not come is named", "[comm]") {
+  const auto body = [](Communicator& comm) {
+    comm.set_activity("waiting for data");
+    comm.barrier("start");
+    if (comm.rank() == 1) {
+      while (comm.failure().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    comm.barrier("end of the epoch");
+  };
+  const Outcomes outcomes = run_threads(3, body, 0.5);
+  CHECK_THAT(outcomes[0], Contains("rank 1") && Contains("'end of the epoch'") && Contains("waiting for data"));
+  CHECK_THAT(outcomes[0], !Contains("has not answered"));
+  CHECK(outcomes == Outcomes(3, outcomes[0]));
+}
+
+TEST_CASE("a thread that has ended is named", "[comm]") {
+  auto communicators = thread_communicators(2);
+  communicators[1].reset();
+  CHECK_THROWS_WITH(communicators[0]->barrier("more"), Contains("rank 1") && Contains("'more'"));
+}
+
+TEST_CASE("a process that is killed is named on the others, whatever they wait for", "[comm][process]") {
+  const bool in_gradients = GENERATE(false, true);
+  const auto body = [&](Communicator& comm) {
+    const auto memory = comm.exchange_memory(400);
+    comm.barrier("start");
+    if (comm.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      kill(getpid(), SIGKILL);
+    }
+    if (in_gradients) {
+      comm.start_sum({std::span<float>(static_cast<float*>(memory->data), 100)}, "encoder");
+      comm.finish_sums();
+    }
+    comm.barrier("never complete");
+  };
+  const auto watchdog = [](const std::shared_ptr<Liveness>& liveness) {
+    return std::make_shared<Watchdog>(liveness, WatchdogOptions{.processes = true, .end_process = {}});
+  };
+  const Outcomes outcomes = run_processes(3, body, {}, watchdog);
+  CHECK_THAT(outcomes[0], Contains("rank 1 of 3") && Contains("is gone"));
+  CHECK(outcomes[1] == killed_by(SIGKILL));
+  CHECK(outcomes[2] == outcomes[0]);
+  CHECK(left_in_shared_memory(shared_prefix()) == std::vector<std::string>());
 }
 
 TEST_CASE("slots that are too small are refused", "[comm]") {

@@ -37,8 +37,8 @@ inline std::string outcome_of(const RankBody& body, Communicator& communicator) 
   return {};
 }
 
-inline Outcomes run_threads(int ranks, const RankBody& body) {
-  const auto communicators = thread_communicators(ranks);
+inline Outcomes run_threads(int ranks, const RankBody& body, double timeout_seconds = 60) {
+  const auto communicators = thread_communicators(ranks, timeout_seconds);
   Outcomes outcomes(ranks);
   std::atomic<int> running = ranks;
   std::vector<std::thread> threads;
