@@ -2,6 +2,7 @@
 #include <fstream>
 
 #include "apps/commands.h"
+#include "apps/ranks.h"
 #include "engine/error.h"
 
 namespace convoy {
@@ -50,12 +51,46 @@ ContextArguments::ContextArguments(CLI::App& command) {
   command.add_flag("--check-values", check_values_, "look for NaN and infinity after every operator");
 }
 
+void ContextArguments::add_exact_ranks(CLI::App& command) {
+  command.add_flag("--exact-ranks", exact_ranks_,
+                   "add up over images as whole numbers: the same bits on any number of ranks (slow)");
+}
+
 ContextOptions ContextArguments::options() const {
   if (device_ == "cuda" || device_ == "emulated") fail("--device {} is not in this build; use cpu", device_);
   CONVOY_CHECK(device_ == "cpu", "--device {}: unknown device; known are cpu, cuda and emulated, this build has cpu",
                device_);
   CONVOY_CHECK(precision_ == "fp32", "--precision {}: not available yet; use fp32", precision_);
-  return {.threads = threads_, .direct_conv = direct_conv_, .check_values = check_values_};
+  return {.threads = threads_, .direct_conv = direct_conv_, .exact_ranks = exact_ranks_, .check_values = check_values_};
+}
+
+RankArguments::RankArguments(CLI::App& command) {
+  command
+      .add_option("--ranks", ranks_,
+                  "processes that share the work: they are started on this host; behind mpirun or srun, which start "
+                  "them, at most a reminder")
+      ->check(CLI::Range(1, 1024));
+  command.add_option("--comm-timeout", options_.timeout_seconds, "seconds until a rank that others wait for is named")
+      ->capture_default_str()
+      ->check(CLI::Range(1.0, 1e6));
+}
+
+bool RankArguments::is_launcher() const {
+  return ranks_.value_or(1) > 1 && !is_rank();
+}
+
+void RankArguments::launch() const {
+  throw Exit{start_ranks(*ranks_)};
+}
+
+JoinedRanks RankArguments::join() const {
+  JoinedRanks joined = join_ranks(options_);
+  Communicator& communicator = *joined.communicator;
+  if (ranks_ && *ranks_ != communicator.size())
+    fail_together(communicator, fmt::format("--ranks {}, but the launcher has started {} ranks; leave --ranks out, or "
+                                            "start as many",
+                                            *ranks_, communicator.size()));
+  return joined;
 }
 
 SizeHW parse_size(const std::string& text) {

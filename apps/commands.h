@@ -2,9 +2,11 @@
 // them all. A command that fails throws Error; one that ends with another exit code than 0 or 1 throws Exit.
 #pragma once
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "comm/ranks.h"
 #include "engine/context.h"
 #include "io/config.h"
 
@@ -47,17 +49,35 @@ class ConfigArguments {
   std::string file_;
 };
 
-/// --device, --precision, --threads, --direct-conv, --check-values: what a graph runs in.
+/// --device, --precision, --threads, --direct-conv, --check-values, --exact-ranks: what a graph runs in.
 class ContextArguments {
  public:
   explicit ContextArguments(CLI::App& command);
+  /// Adds --exact-ranks.
+  void add_exact_ranks(CLI::App& command);
   /// Throws Error for a device or precision that is not in this build.
   ContextOptions options() const;
 
  private:
   std::string device_ = "cpu", precision_ = "fp32";
   int threads_ = 0;
-  bool direct_conv_ = false, check_values_ = false;
+  bool direct_conv_ = false, check_values_ = false, exact_ranks_ = false;
+};
+
+/// --ranks, --comm-timeout: the processes that share the work of a command.
+class RankArguments {
+ public:
+  explicit RankArguments(CLI::App& command);
+  /// Whether this process is to start ranks, not to be one.
+  bool is_launcher() const;
+  /// Starts the ranks, waits for them and throws Exit with their code.
+  [[noreturn]] void launch() const;
+  /// Makes this process a rank. Throws Error when a launcher has started another number of them than --ranks says.
+  JoinedRanks join() const;
+
+ private:
+  std::optional<int> ranks_;
+  RanksOptions options_;
 };
 
 /// "128x256" as height and width, each from 1 to 32768. Throws Error.

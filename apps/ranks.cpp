@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <new>
 
 #include "apps/model_state.h"
@@ -122,16 +123,18 @@ void share_statistics(Communicator& communicator, ParamStore& store) {
   }
 }
 
-std::string division_text(int64_t global_batch, int ranks) {
+std::string division_text(const BatchPlan& plan, int64_t global_batch, int ranks) {
   constexpr int kListed = 8;
-  if (ranks <= kListed) {
-    std::vector<int64_t> counts;
-    for (int rank = 0; rank < ranks; ++rank) counts.push_back(shard_of(global_batch, rank, ranks).count);
-    return fmt::format("{}", fmt::join(counts, "+"));
+  std::vector<int64_t> counts;
+  std::map<int64_t, int, std::greater<>> ranks_of;
+  for (int rank = 0; rank < ranks; ++rank) {
+    counts.push_back(plan.shard(global_batch, rank, ranks).count);
+    ++ranks_of[counts.back()];
   }
-  const int64_t share = global_batch / ranks, larger = global_batch % ranks;
-  if (larger == 0) return fmt::format("{} on each of {} ranks", share, ranks);
-  return fmt::format("{} on {} ranks, {} on {}", share + 1, larger, share, ranks - larger);
+  if (ranks <= kListed) return fmt::format("{}", fmt::join(counts, "+"));
+  std::vector<std::string> parts;
+  for (const auto& [count, of] : ranks_of) parts.push_back(fmt::format("{} on each of {} ranks", count, of));
+  return fmt::format("{}", fmt::join(parts, ", "));
 }
 
 }  // namespace convoy

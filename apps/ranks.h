@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 
+#include "apps/training_step.h"
 #include "engine/communicator.h"
 #include "engine/param_store.h"
 #include "io/config.h"
@@ -36,7 +37,8 @@ void check_same_state(Communicator& communicator, ParamStore& store, int64_t ste
 /// Gives every rank rank 0's running statistics, for batch norms whose ranks keep their own.
 void share_statistics(Communicator& communicator, ParamStore& store);
 
-/// How a global batch is divided: "3+2+2"; for many ranks "3 on 5 ranks, 2 on 11".
-std::string division_text(int64_t global_batch, int ranks);
+/// How a global batch is divided: "3+2+2"; for many ranks "3 on each of 5 ranks, 2 on each of 11 ranks". Not
+/// collective.
+std::string division_text(const BatchPlan& plan, int64_t global_batch, int ranks);
 
 }  // namespace convoy

@@ -4,6 +4,7 @@
 
 #include "apps/commands.h"
 #include "apps/interrupt.h"
+#include "apps/ranks.h"
 #include "apps/trainer.h"
 #include "engine/version.h"
 
@@ -11,7 +12,8 @@ namespace convoy {
 namespace {
 
 struct TrainArguments {
-  explicit TrainArguments(CLI::App& command) : config(command), context(command) {
+  explicit TrainArguments(CLI::App& command) : config(command), context(command), ranks(command) {
+    context.add_exact_ranks(command);
     command
         .add_option("--run-dir", run_directory,
                     "where the run writes; default runs/<network>_<backbone>_<data set>_<time>")
@@ -31,9 +33,6 @@ struct TrainArguments {
     command.add_flag("--skip-val", trainer.skip_val, "no evaluation");
     command.add_flag("--test-mode", test_mode, "try everything in 5 steps: train, save, resume, evaluate, report");
     command.add_option("--seed", seed, "of weights, data order and dropout (SEED)");
-    command.add_option("--ranks", ranks, "processes that share the work")
-        ->capture_default_str()
-        ->check(CLI::Range(int64_t{1}, kLargestCount));
     command.add_option("--workers", workers, "loader threads (DATASET.WORKERS)")->check(CLI::Range(0, 1024));
     command.add_option("--on-bad-sample", on_bad_sample, "fail or skip (TRAIN.ON_BAD_SAMPLE)")
         ->check(CLI::IsMember({"fail", "skip"}));
@@ -42,10 +41,10 @@ struct TrainArguments {
 
   ConfigArguments config;
   ContextArguments context;
+  RankArguments ranks;
   TrainerOptions trainer;
   std::string run_directory, on_bad_sample;
   std::optional<int64_t> max_iters, seed, workers;
-  int64_t ranks = 1;
   bool test_mode = false;
 };
 
@@ -71,22 +70,30 @@ std::string default_run_directory(const Config& config) {
   return "runs/" + name + "_" + time;
 }
 
-void train(TrainArguments& args, const std::vector<std::string>& command_line) {
-  CONVOY_CHECK(args.ranks == 1, "--ranks {}: training on several ranks is not available yet; use --ranks 1",
-               args.ranks);
+/// The configuration that the command line asks for, with the options that go with it.
+Config read_arguments(const TrainArguments& args, TrainerOptions& options) {
   CONVOY_CHECK(!args.config.file().empty(),
                "train needs a recipe: --config-file FILE (configs/synth_demo.yaml is a small one)");
-  TrainerOptions& options = args.trainer;
+  options = args.trainer;
   options.context = args.context.options();
-  Config config = args.config.load(overrides_of(args));
+  const Config config = args.config.load(overrides_of(args));
   if (options.context.threads == 0) options.context.threads = static_cast<int>(config.train.threads);
   options.run_directory = args.run_directory.empty() ? default_run_directory(config) : args.run_directory;
   CONVOY_CHECK(options.resume.empty() || !args.run_directory.empty() || options.resume != "auto",
                "--resume auto needs --run-dir DIR, the run to go on with");
+  return config;
+}
+
+/// This rank's part. Returns whether the training came to its end.
+bool train_rank(const TrainArguments& args, const JoinedRanks& joined, const std::vector<std::string>& command_line) {
+  const StopSignals signals;
+  TrainerOptions options;
+  Config config = read_arguments(args, options);
+  options.communicator = joined.communicator;
+  if (options.context.threads == 0) options.context.threads = joined.threads;
+  options.notes = joined.notes;
   options.command_line = command_line;
   options.version = kVersion;
-
-  const StopSignals signals;
   options.stop_reason = [] { return StopSignals::received(); };
   if (args.test_mode) {
     config.train.max_iters = 5;
@@ -98,9 +105,23 @@ void train(TrainArguments& args, const std::vector<std::string>& command_line) {
     options.resume = "auto";
   }
   const TrainResult result = Trainer(config, options).run();
-  if (args.test_mode && result.finished)
+  if (args.test_mode && result.finished && joined.communicator->rank() == 0)
     fmt::print("test mode: trained, saved, resumed, evaluated and reported in {}\n", options.run_directory.string());
-  if (!result.finished) throw Exit{kExitResumable};
+  return result.finished;
+}
+
+void train(const TrainArguments& args, const std::vector<std::string>& command_line) {
+  if (args.ranks.is_launcher()) {
+    TrainerOptions ignored;
+    read_arguments(args, ignored);  // what is wrong with the command line is said once, not by every rank
+    args.ranks.launch();
+  }
+  bool finished = false;
+  {  // the ranks part before an exit code is thrown: parting by an exception would tell the others of a failure
+    const JoinedRanks joined = args.ranks.join();
+    run_rank(*joined.communicator, [&] { finished = train_rank(args, joined, command_line); });
+  }
+  if (!finished) throw Exit{kExitResumable};
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "apps/ranks.h"
 #include "apps/recipe.h"
+#include "comm/ranks.h"
 #include "io/doctor.h"
 #include "io/file.h"
 #include "io/report.h"
@@ -57,7 +58,10 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options)
     : options_(options),
       communicator_(ranks_of(options)),
       config_(agreed(config, *communicator_)),
-      shard_(shard_of(global_batch(config_, communicator_->size()), communicator_->rank(), communicator_->size())),
+      batch_plan_(plan_batch(config_, global_batch(config_, communicator_->size()), communicator_->size(),
+                             options.context.exact_ranks)),
+      shard_(batch_plan_.shard(global_batch(config_, communicator_->size()), communicator_->rank(),
+                               communicator_->size())),
       train_data_(open_dataset(config_, "train", missing_labels(config_))),
       context_(options.context, communicator_) {
   if (!options_.skip_val) val_data_.emplace(open_dataset(config_, "val", missing_labels(config_)));
@@ -138,9 +142,11 @@ void Trainer::check_data() {
        fmt::join(errors, "\n  "));
 }
 
+// The records of the start. Collective, for the table of ranks.
 void Trainer::log_start() {
   const int ranks = communicator_->size();
   const std::string device = device_name(context_.options().device);
+  const std::string table = ranks > 1 ? rank_table(*communicator_, device, context_.threads()) : "";
   if (!is_main()) return;
   directory_->write_config(dump_yaml(config_));
   directory_->write_manifest({.command_line = options_.command_line,
@@ -151,6 +157,7 @@ void Trainer::log_start() {
                               .dataset_hash = fmt::format("{:016x}", train_data_.content_hash())});
   events_ = std::make_unique<EventWriter>(directory_->path(), step_ > 0 ? step_ + 1 : 0);
 
+  if (ranks > 1) log().info("{} ranks\n{}", ranks, table);
   log().info("{}{}, {} parameters in {} tensors; {} training images{}", config_.model.model_name,
              config_.model.backbone.empty() ? "" : " / " + config_.model.backbone, parameter_count(store_),
              store_.parameters().size(), train_data_.size(),
@@ -158,18 +165,15 @@ void Trainer::log_start() {
   const SizeHW crop = config_.train.crop_size;
   log().info("global batch {} at {}x{}{}, {} steps of {} per epoch, {} threads{}; activations {:.1f} MiB",
              shard_.global, crop.height, crop.width,
-             ranks > 1 ? fmt::format(" divided {}", division_text(shard_.global, ranks)) : "", total_steps_,
-             steps_per_epoch_, context_.threads(), ranks > 1 ? " on rank 0" : "",
+             ranks > 1 ? fmt::format(" divided {}", division_text(batch_plan_, shard_.global, ranks)) : "",
+             total_steps_, steps_per_epoch_, context_.threads(), ranks > 1 ? " on rank 0" : "",
              static_cast<double>(training_step_->plan().arena_bytes) / (1 << 20));
   if (ranks > 1 && config_.train.global_batch == 0)
     log().info(
         "global batch {} = BATCH_SIZE {} on {} ranks; set TRAIN.GLOBAL_BATCH to keep it when the number of ranks "
         "changes",
         shard_.global, config_.train.batch_size, ranks);
-  if (ranks > 1 && batch_norm_group(config_) == "rank")
-    log().warning(
-        "each rank normalises by the statistics of its own images (MODEL.BN_GROUP rank): the result depends on the "
-        "number of ranks, and the running statistics that are kept are rank 0's");
+  if (ranks > 1) log().info("batch normalisation {}", batch_plan_.describe());
   if (!config_.model.backbone.empty() && config_.train.backbone_pretrained && step_ == 0)
     log().warning("{} starts from random weights: nothing is downloaded", config_.model.backbone);
 }
@@ -186,8 +190,8 @@ TrainResult Trainer::run() {
     const auto start = Clock::now();
     communicator_->set_activity(fmt::format("waiting for the data of step {}", step_ + 1));
     Batch batch = loader_->next();
-    train_step(batch);
-    progress_.add(seconds_since(start), batch.wait_seconds, 0);
+    const double comm_seconds = train_step(batch);
+    progress_.add(seconds_since(start), batch.wait_seconds, comm_seconds);
     const bool log_due = step_ == 1 || step_ == total_steps_ || step_ % options_.log_interval == 0;
     if (is_main() && log_due) log_step(batch);
     loader_->recycle(std::move(batch));
@@ -223,8 +227,8 @@ TrainResult Trainer::run() {
 }
 
 // One step: forward, loss and backward (apps/training_step.cpp), whose gradients are sums over all ranks; then one pass
-// of the optimizer over all parameters, on every rank alike.
-void Trainer::train_step(const Batch& batch) {
+// of the optimizer over all parameters, on every rank alike. Returns the seconds spent in exchanges with other ranks.
+double Trainer::train_step(const Batch& batch) {
   const bool alone = communicator_->size() == 1;
   communicator_->set_activity(fmt::format("training step {}", step_ + 1));
   const TrainingStep::Result result = training_step_->run(batch, step_, alone ? 0 : stop_wishes());
@@ -241,6 +245,7 @@ void Trainer::train_step(const Batch& batch) {
   optimizer_->step(schedule_.at(step_));
   ++step_;
   samples_seen_ += shard_.global;
+  return result.comm_seconds;
 }
 
 bool Trainer::evaluation_due() const {

@@ -78,7 +78,7 @@ class Trainer {
   void log_start();
   void resume();
   void restore(const LoadedCheckpoint& checkpoint);
-  void train_step(const Batch& batch);
+  double train_step(const Batch& batch);
   bool evaluation_due() const;
   bool evaluate();
   void record_evaluation(const SegmentationScores& scores, double seconds, bool best);
@@ -95,6 +95,7 @@ class Trainer {
   Clock::time_point start_ = Clock::now();
   std::shared_ptr<Communicator> communicator_;
   Config config_;
+  BatchPlan batch_plan_;
   BatchShard shard_;  ///< this rank's part of a global batch
 
   SegmentationDataset train_data_;

@@ -5,8 +5,12 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <thread>
 
+#include "apps/ranks.h"
 #include "apps/trainer.h"
+#include "comm/host_communicator.h"
 #include "io/synth.h"
 
 class TinyRun {
@@ -59,4 +63,20 @@ std::string error_of(Action action) {
     return error.what();
   }
   return "";
+}
+
+/// Runs `part` on ranks that are threads. Returns the message with which each ended, "" for none.
+inline std::vector<std::string> on_ranks(
+    int ranks, const std::function<void(const std::shared_ptr<convoy::Communicator>&)>& part) {
+  auto communicators = convoy::thread_communicators(ranks);
+  std::vector<std::string> errors(static_cast<size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank)
+    threads.emplace_back([&, rank] {
+      const auto communicator = std::move(communicators[static_cast<size_t>(rank)]);
+      errors[static_cast<size_t>(rank)] =
+          error_of([&] { convoy::run_rank(*communicator, [&] { part(communicator); }); });
+    });
+  for (std::thread& thread : threads) thread.join();
+  return errors;
 }

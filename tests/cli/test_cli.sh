@@ -89,7 +89,9 @@ refused "key without value" "SOLVER.LR" $train --run-dir bad SOLVER.LR
 refused "no recipe" "nowhere.yaml" $convoy train --config-file nowhere.yaml
 refused "unknown network" "FastSCNN" $train --run-dir bad MODEL.MODEL_NAME FastSCN
 refused "a setting not built yet" "SOLVER.OPTIMIZER adam" $train --run-dir bad SOLVER.OPTIMIZER adam
-refused "several ranks" "--ranks 2" $train --run-dir bad --ranks 2
+refused "no ranks" "--ranks" $train --run-dir bad --ranks 0
+refused "a key that several ranks do not know" "SOLVER.LR" $train --run-dir bad --ranks 2 SOLVER.LRR 1
+refused "an earlier run in the way of several ranks" "rank 0 on" $train --run-dir whole --ranks 2
 refused "a device not built in" "cuda" $train --run-dir bad --device cuda
 refused "an earlier run in the way" "--resume auto" $train --run-dir whole
 refused "no such checkpoint" "mistyped" $train --run-dir bad --resume mistyped
