@@ -126,8 +126,11 @@ void Trainer::check_data() {
   const bool skip = config_.train.on_bad_sample == "skip";
   std::vector<std::string> errors;
   const auto check = [&](const SegmentationDataset& data) {
-    communicator_->set_activity(fmt::format("checking the data set, {}", data.split()));
-    for (const Finding& finding : check_dataset(data, kDecoded).findings)
+    const auto looking_at = [&](int64_t index) {
+      communicator_->set_activity(fmt::format("checking {} image {} of {}", data.split(), index + 1, data.size()));
+      communicator_->set_data_file(data.image_path(index));
+    };
+    for (const Finding& finding : check_dataset(data, kDecoded, looking_at).findings)
       if (finding.severity == Severity::error && !skip)
         errors.push_back(finding.message);
       else if (finding.severity != Severity::note && is_main())
@@ -157,16 +160,16 @@ void Trainer::log_start() {
                               .dataset_hash = fmt::format("{:016x}", train_data_.content_hash())});
   events_ = std::make_unique<EventWriter>(directory_->path(), step_ > 0 ? step_ + 1 : 0);
 
-  if (ranks > 1) log().info("{} ranks\n{}", ranks, table);
+  if (ranks > 1) log().info("{} ranks\n{}", ranks, table.substr(0, table.find_last_not_of('\n') + 1));
   log().info("{}{}, {} parameters in {} tensors; {} training images{}", config_.model.model_name,
              config_.model.backbone.empty() ? "" : " / " + config_.model.backbone, parameter_count(store_),
              store_.parameters().size(), train_data_.size(),
              val_data_ ? fmt::format(", {} validation images", val_data_->size()) : "");
   const SizeHW crop = config_.train.crop_size;
-  log().info("global batch {} at {}x{}{}, {} steps of {} per epoch, {} threads{}; activations {:.1f} MiB",
-             shard_.global, crop.height, crop.width,
-             ranks > 1 ? fmt::format(" divided {}", division_text(batch_plan_, shard_.global, ranks)) : "",
-             total_steps_, steps_per_epoch_, context_.threads(), ranks > 1 ? " on rank 0" : "",
+  log().info("global batch {} at {}x{}{}, {} steps of {} per epoch{}; activations {:.1f} MiB", shard_.global,
+             crop.height, crop.width,
+             ranks > 1 ? fmt::format(", divided {}", division_text(batch_plan_, shard_.global, ranks)) : "",
+             total_steps_, steps_per_epoch_, ranks > 1 ? "" : fmt::format(", {} threads", context_.threads()),
              static_cast<double>(training_step_->plan().arena_bytes) / (1 << 20));
   if (ranks > 1 && config_.train.global_batch == 0)
     log().info(

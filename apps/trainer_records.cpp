@@ -191,6 +191,7 @@ void Trainer::draw_pictures() {
   const int64_t count = std::min(options_.pictures, val_data_->size());
   const auto& palette = val_data_->palette();
   for (int64_t i = 0; i < count; ++i) {
+    communicator_->set_activity(fmt::format("drawing picture {} of {}", i + 1, count));
     Sample sample;
     try {
       sample = val_data_->decode(i * val_data_->size() / count);

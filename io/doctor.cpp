@@ -84,12 +84,14 @@ const char* severity_name(Severity severity) {
   return severity == Severity::error ? "error" : severity == Severity::warning ? "warning" : "note";
 }
 
-DatasetReport check_dataset(const SegmentationDataset& dataset, int64_t limit) {
+DatasetReport check_dataset(const SegmentationDataset& dataset, int64_t limit,
+                            const std::function<void(int64_t)>& looking_at) {
   DatasetReport report;
   report.histogram.assign(static_cast<size_t>(dataset.num_classes()), 0);
   const int64_t size = dataset.size();
   const int64_t wanted = limit < 0 ? size : std::min(limit, size);
   for (int64_t index = 0; index < size; ++index) {
+    if (looking_at) looking_at(index);
     const bool sound = check_headers(dataset, index, report.findings);
     ++report.headers;
     // Sample k of the wanted ones stands at floor(k size / wanted).

@@ -1,6 +1,7 @@
 // Looks for faults in a data set before the first training step.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,8 +27,10 @@ struct DatasetReport {
 
 /// Reads the headers of all files (missing, unreadable, colour masks, sizes that differ) and decodes `limit` samples
 /// spread evenly over the set (-1 = all): damage behind the header, labels outside the range, the class histogram.
-/// `open_*` with MissingLabels::keep lets it list every missing label. Throws nothing for a bad file.
-DatasetReport check_dataset(const SegmentationDataset& dataset, int64_t limit);
+/// `open_*` with MissingLabels::keep lets it list every missing label. Throws nothing for a bad file. `looking_at` is
+/// told of each sample before its files are read.
+DatasetReport check_dataset(const SegmentationDataset& dataset, int64_t limit,
+                            const std::function<void(int64_t index)>& looking_at = {});
 
 /// Images of `val` whose file is byte for byte an image of `train`.
 std::vector<Finding> check_leak(const SegmentationDataset& train, const SegmentationDataset& val);
