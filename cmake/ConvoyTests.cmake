@@ -26,7 +26,7 @@ endif()
 add_executable(rank_program ${PROJECT_SOURCE_DIR}/tests/ranks/rank_program.cpp)
 target_link_libraries(rank_program PRIVATE convoy)
 foreach(way own mpirun hosts)
-  add_test(NAME ranks_${way} COMMAND ${PROJECT_SOURCE_DIR}/tests/ranks/test_ranks.sh $<TARGET_FILE:rank_program> ${way})
+  add_test(NAME ranks_${way} COMMAND ${PROJECT_SOURCE_DIR}/tests/ranks/test_ranks.sh $<TARGET_FILE:rank_program> ${way} ${MPIEXEC_EXECUTABLE})
   set_tests_properties(ranks_${way} PROPERTIES TIMEOUT 600 LABELS slow SKIP_RETURN_CODE 77
                                                ENVIRONMENT "OMP_NUM_THREADS=1;OMP_WAIT_POLICY=passive")
 endforeach()

@@ -153,7 +153,9 @@ std::string library_version() {
       version += ' ';
     }
   }
-  return version;
+  const std::string label = " Version:";  // MPICH writes "MPICH Version: 4.0.2"
+  const size_t at = version.find(label);
+  return at == version.npos ? version : version.erase(at, label.size());
 }
 
 const char* thread_level() {

@@ -15,6 +15,9 @@
 #include "comm/agreement.h"
 #include "comm/ranks.h"
 #include "engine/error.h"
+#ifdef CONVOY_WITH_MPI
+#include "comm/mpi_communicator.h"
+#endif
 
 using namespace convoy;
 
@@ -120,10 +123,30 @@ void collectives(Communicator& ranks) {
   std::printf("rank %d of %d: all right\n", ranks.rank(), ranks.size());
 }
 
+#ifdef CONVOY_WITH_MPI
+/// A program with an MPI of its own gives Convoy a part of its processes.
+void users_communicator() {
+  int provided = 0, rank = 0, finalized = 0;
+  MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm part;
+  MPI_Comm_split(MPI_COMM_WORLD, rank == 0, rank, &part);
+  {
+    const auto ranks = make_mpi_communicator(part, {.timeout_seconds = 20});
+    collectives(*ranks);
+  }
+  MPI_Finalized(&finalized);
+  expect(!finalized, "MPI is left to its owner");
+  MPI_Comm_free(&part);
+  MPI_Finalize();
+}
+#endif
+
 /// Steps without end; the rank that is named does what `mode` says in its third.
 void steps(Communicator& ranks, const std::string& mode, int culprit, const char* program) {
-  std::signal(SIGTERM, [](int) { ++signals; });
-  std::signal(SIGINT, [](int) { ++signals; });
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
+    std::signal(signal, [](int) { ++signals; });
+  }
   const bool here = ranks.rank() == culprit;
   for (int step = 1; step <= 1000; ++step) {
     if (step == 3 && here) {
@@ -175,6 +198,12 @@ int run(const std::string& mode, int culprit) {
   if (mode == "never-joins" && std::atoi(std::getenv("CONVOY_RANK")) == culprit) return 4;
   std::shared_ptr<Communicator> ranks;
   try {
+#ifdef CONVOY_WITH_MPI
+    if (mode == "users-communicator") {
+      users_communicator();
+      return 0;
+    }
+#endif
     const JoinedRanks joined = join_ranks({.timeout_seconds = mode == "late" ? 3.0 : 20.0});
     ranks = joined.communicator;
     if (ranks->rank() == 0) {

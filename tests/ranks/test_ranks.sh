@@ -1,7 +1,7 @@
 #!/bin/bash
 # Ranks as real processes: every collective, and every way in which a run can go wrong. Each case has a time limit,
 # leaves no process and no segment in /dev/shm, gives the right exit code and names what happened.
-# usage: test_ranks.sh path/to/rank_program own|mpirun|hosts
+# usage: test_ranks.sh path/to/rank_program own|mpirun|hosts [path/to/mpirun]
 #   own     started by our own launcher
 #   mpirun  by mpirun, all on this host
 #   hosts   by mpirun, the ranks acting as if they were on two hosts
@@ -9,6 +9,7 @@
 set -u
 program=$(realpath "$1")
 way=$2
+mpirun=${3:-}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
@@ -16,10 +17,12 @@ failures=0
 mark=$RANDOM$RANDOM$$ # tells our processes from those of other runs
 export CONVOY_TEST_MARK=$mark OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_btl_vader_single_copy_mechanism=none # containers forbid the other one, with a warning per rank
-if [ "$way" != own ] && ! command -v mpirun > /dev/null; then
-  echo "skipped: mpirun is not installed"
+if [ "$way" != own ] && ! command -v "$mpirun" > /dev/null; then
+  echo "skipped: there is no mpirun for the MPI of this build"
   exit 77
 fi
+open_mpi=()
+if [ "$way" != own ] && "$mpirun" --version | grep -q "Open MPI"; then open_mpi=(--oversubscribe --bind-to none); fi
 if [ "$way" = hosts ]; then export CONVOY_PRETEND_HOSTS=2; fi
 
 start() { # start RANKS MODE [RANK]: the command line that begins a run
@@ -27,7 +30,7 @@ start() { # start RANKS MODE [RANK]: the command line that begins a run
   if [ "$way" = own ]; then
     command=("$program" --ranks "$ranks" "$@")
   else
-    command=(mpirun -np "$ranks" --oversubscribe --bind-to none "$program" "$@")
+    command=("$mpirun" "${open_mpi[@]}" -np "$ranks" "$program" "$@")
   fi
 }
 # Processes of this test other than the shell itself and its children that look.
@@ -101,7 +104,7 @@ rank_process() { # rank_process NUMBER: its pid
   local pid
   for _ in $(seq 50); do
     for pid in $(processes); do
-      if tr '\0' '\n' < "/proc/$pid/environ" | grep -qxE "(CONVOY|OMPI_COMM_WORLD)_RANK=$1"; then
+      if tr '\0' '\n' < "/proc/$pid/environ" | grep -qxE "(CONVOY|OMPI_COMM_WORLD|PMI)_RANK=$1"; then
         echo "$pid"
         return
       fi
@@ -162,9 +165,8 @@ if [ "$way" = own ]; then
   for signal in TERM INT USR1; do
     begin 3 steps
     kill -$signal $launcher
-    # USR1 has no handler in the program: it ends by it.
-    finish "SIG$signal to the launcher" "$([ $signal = USR1 ] && echo 1 || echo 75)" 20
-    [ $signal = USR1 ] || said "SIG$signal to the launcher" 3 "rank [0-2]: stopped after 1 signals"
+    finish "SIG$signal to the launcher" 75 20
+    said "SIG$signal to the launcher" 3 "rank [0-2]: stopped after 1 signals"
   done
   begin 3 steps
   kill -9 $launcher
@@ -180,6 +182,17 @@ else
   begin 3 steps
   kill -9 $launcher
   finish "kill -9 of mpirun" 137 20
+  begin 3 steps
+  kill -TERM $launcher
+  finish "SIGTERM to mpirun" "1|75|143" 20 # Open MPI answers 1 whatever the ranks do
+  said "SIGTERM to mpirun" 3 "rank [0-2]: stopped after [01] signals"
+  begin 3 steps
+  kill -USR1 $launcher
+  finish "SIGUSR1 to mpirun" 75 20
+  said "SIGUSR1 to mpirun" 3 "rank [0-2]: stopped after 1 signals"
+  run "a communicator of the user's" 0 60 3 users-communicator
+  said "a communicator of the user's" 2 "rank [01] of 2: all right"
+  said "a communicator of the user's" 1 "rank 0 of 1: all right"
 fi
 begin 3 steps
 kill -TERM "$(rank_process 1)"
@@ -188,6 +201,15 @@ said "SIGTERM to one rank" 3 "rank [0-2]: stopped after [01] signals"
 begin 3 steps
 kill -9 "$(rank_process 2)"
 finish "kill -9 of one rank" "$([ "$way" = own ] && echo 1 || echo 137)" 20
+
+if [ "$way" = mpirun ] && [ ${#open_mpi[@]} != 0 ] && [ "$(nproc)" -gt 1 ]; then
+  open_mpi=()
+  run "one core of Open MPI's choice" 0 30 1 table
+  said "one core of Open MPI's choice" 1 "^0 .* $(grep Cpus_allowed_list /proc/self/status | cut -f2) +0\$"
+  open_mpi=(--bind-to core)
+  run "one core of the user's choice" 0 30 1 table
+  said "one core of the user's choice" 1 "^0 .* [0-9]+ +0\$"
+fi
 
 if [ $failures != 0 ]; then echo "$failures failed"; exit 1; fi
 echo "all as expected"
