@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <string_view>
 
 namespace convoy {
@@ -91,25 +92,22 @@ bool has_entered(const RankView& view, const Wait& wait) {
   return view.record.channels[wait.channel].number >= wait.number;
 }
 
-/// On each channel the earliest collective that some rank has waited in for at least `seconds`.
+/// The collectives that some rank has waited in for at least `seconds`, earliest first on each channel.
 std::vector<Wait> waits(const std::vector<RankView>& ranks, double seconds) {
   std::vector<Wait> found;
   for (int channel = 0; channel < kChannels; ++channel) {
-    Wait wait{channel, 0, {}, 0, {}};
-    for (const RankView& view : ranks) {
-      const ChannelRecord& record = view.record.channels[channel];
-      if (record.waiting == 0 || view.waited_seconds[channel] < seconds) continue;
-      if (wait.number == 0 || record.number < wait.number) wait.number = record.number;
-    }
-    if (wait.number == 0) continue;
+    std::map<uint64_t, Wait> by_number;
     for (size_t rank = 0; rank < ranks.size(); ++rank) {
       const ChannelRecord& record = ranks[rank].record.channels[channel];
-      if (record.waiting == 0 || record.number != wait.number) continue;
-      if (wait.name.empty()) wait.name = record.name;
+      if (record.waiting == 0) continue;
+      Wait& wait = by_number[record.number];
+      if (wait.waiting.empty()) wait = {channel, record.number, record.name, 0, {}};
       wait.seconds = std::max(wait.seconds, ranks[rank].waited_seconds[channel]);
       wait.waiting.push_back(static_cast<int>(rank));
     }
-    found.push_back(wait);
+    for (auto& [number, wait] : by_number) {
+      if (wait.seconds >= seconds) found.push_back(std::move(wait));
+    }
   }
   return found;
 }
@@ -217,6 +215,18 @@ std::optional<Failure> find_incomplete(const std::vector<RankView>& ranks, doubl
   });
   if (found == overdue.end()) return std::nullopt;
   const Wait& wait = *found;
+  std::vector<int> completed;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const ChannelRecord& record = ranks[rank].record.channels[wait.channel];
+    if (record.number > wait.number || record.waiting == 0) completed.push_back(static_cast<int>(rank));
+  }
+  if (!completed.empty()) {
+    return failure_of(wait.waiting, [&](int rank) {
+      return fmt::format("{} does not come out of a collective that {} completed.{}",
+                         rank_name(ranks[rank], rank, ranks.size()),
+                         rank_list(completed) + (completed.size() == 1 ? " has" : " have"), doings(ranks[rank]));
+    });
+  }
   std::string message = fmt::format("{} does not complete: all {} ranks have come to it, and {} in it for {}",
                                     collective_name(wait.channel, wait.number, wait.name), ranks.size(),
                                     rank_list(wait.waiting) + (wait.waiting.size() == 1 ? " waits" : " wait"),

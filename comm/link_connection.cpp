@@ -125,6 +125,7 @@ bool LinkConnection::take_frame(FrameType* type, std::string* payload) {
 bool parse_records(const std::string& payload, int ranks, std::vector<LinkRecord>* records) {
   if (payload.size() % sizeof(LinkRecord) != 0) return false;
   records->resize(payload.size() / sizeof(LinkRecord));
+  if (records->empty()) return true;
   memcpy(static_cast<void*>(records->data()), payload.data(), payload.size());
   for (LinkRecord& record : *records) {
     if (record.rank < 0 || record.rank >= ranks) return false;

@@ -123,7 +123,10 @@ void Liveness::set_activity(std::string_view what) {
   ActivityRecord record;
   record.since_ns = monotonic_ns();
   copy_start(record.what, what);
-  entries_[rank_].activity.write(record);
+  entries_[rank_].activity.update([&](ActivityRecord& last) {
+    record.number = last.number + 1;
+    last = record;
+  });
 }
 
 void Liveness::set_data_file(std::string_view file) {

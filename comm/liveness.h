@@ -24,6 +24,7 @@ struct ChannelRecord {
 };
 
 struct ActivityRecord {
+  uint64_t number = 0;  ///< counts what was said: a new number is a sign of progress
   int64_t since_ns = 0;
   char what[120] = {};
 };

@@ -84,14 +84,14 @@ struct Watchdog::State {
       view.ended = seen.ended;
       view.visible = !options.processes || visible(view.record);
       seen.heartbeat.observe(view.record.heartbeat_ns, elapsed);
-      // Ranks that are threads have no heartbeat of their own.
-      view.silent_seconds = options.processes ? seen.heartbeat.seconds : 0;
+      // Ranks that are threads have no heartbeat of their own; other hosts' records come with the link.
+      view.silent_seconds = options.processes || view.record.remote ? seen.heartbeat.seconds : 0;
       for (int channel = 0; channel < kChannels; ++channel) {
         const ChannelRecord& record = view.record.channels[channel];
         seen.collective[channel].observe(record.waiting ? record.number : 0, elapsed);
         view.waited_seconds[channel] = record.waiting ? seen.collective[channel].seconds : 0;
       }
-      seen.activity.observe(view.record.activity.since_ns, elapsed);
+      seen.activity.observe(view.record.activity.number, elapsed);
       view.progress_seconds = seen.activity.seconds;
       view.activity_seconds = static_cast<double>(now - view.record.activity.since_ns) * 1e-9;
     }

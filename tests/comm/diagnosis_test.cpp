@@ -110,6 +110,20 @@ TEST_CASE("a late rank that waits elsewhere is named with its collective, after 
                                    Contains("in which rank 1 waits"));
 }
 
+TEST_CASE("a rank that is stuck in a collective that the others have completed is late for their next one",
+          "[comm][diagnosis]") {
+  auto ranks = idle_ranks(3);
+  set_wait(ranks[1], kInline, 7, "norm", 61);
+  for (const int rank : {0, 2}) set_done(ranks[rank], kInline, 7, "norm");
+  REQUIRE_THAT(message(ranks),
+               Contains("rank 1 of 3 (host red, pid 101) does not come out of a collective that ranks 0, "
+                        "2 have completed. It waits in collective 7 'norm' for 61 s."));
+  for (const int rank : {0, 2}) set_wait(ranks[rank], kInline, 8, "loss", 60);
+  REQUIRE_THAT(message(ranks), Contains("rank 1 of 3 (host red, pid 101) has not come to collective 8 'loss'") &&
+                                   Contains("ranks 0, 2 wait. It waits in collective 7 'norm' for 61 s."));
+  REQUIRE(at_fault(ranks) == std::vector<int>{1});
+}
+
 TEST_CASE("a rank whose process is gone is named at once", "[comm][diagnosis]") {
   auto ranks = idle_ranks(4);
   ranks[2].ended = true;

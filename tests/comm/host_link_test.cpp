@@ -111,6 +111,7 @@ struct OtherProcess {
         HostLink other(own, options);
         own->enter(Channel::kInline, "counts of step 7");
         own->set_data_file("a.png");
+        own->set_activity("saving");
         while (!own->failed() && !finishes) pause_for(0.01);
         if (finishes) {
           while (own->record(0).process.pid == 0) pause_for(0.01);
@@ -212,6 +213,19 @@ TEST_CASE("a host that falls silent is named", "[comm][link]") {
   kill(other.pid, SIGSTOP);
   REQUIRE(wait_until([&] { return other.liveness->failed(); }));
   REQUIRE_THAT(other.liveness->failure(), Contains("does not answer: nothing was heard of rank 1 for"));
+}
+
+TEST_CASE("a rank of another host is named late by this host alone", "[comm][link]") {
+  OtherProcess other;
+  Watchdog watchdog(other.liveness, watchdog_options(1.5, 1000));
+  REQUIRE(wait_until([&] { return *other.liveness->record(1).activity.what != 0; }));
+  other.liveness->enter(Channel::kInline, "counts of step 7");
+  other.liveness->leave(Channel::kInline);
+  other.liveness->enter(Channel::kInline, "counts of step 8");
+  REQUIRE(wait_until([&] { return other.liveness->failed(); }));
+  REQUIRE_THAT(other.liveness->failure(), Contains("rank 1 of 2") &&
+                                              Contains("It waits in collective 1 'counts of step 7'") &&
+                                              Contains("It is: saving"));
 }
 
 TEST_CASE("a leader that is killed is named by the other host", "[comm][link]") {

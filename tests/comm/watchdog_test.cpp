@@ -190,6 +190,26 @@ TEST_CASE("a goodbye is no death, but who waits for that rank is told", "[comm][
   REQUIRE_THAT(ranks.failure(), Contains("rank 1 of 3") && Contains("has ended already") && Contains("'one more'"));
 }
 
+TEST_CASE("a rank that reports progress is not late until it stops to", "[comm][watchdog]") {
+  auto memory = SharedMemory::in_process(Liveness::bytes(2));
+  auto waiting = std::make_shared<Liveness>(memory, 0, 2), working = std::make_shared<Liveness>(memory, 1, 2);
+  WatchdogOptions options;
+  options.late_seconds = 2;
+  options.processes = false;
+  Watchdog watchdog(waiting, options);
+  waiting->enter(Channel::kInline, "counts of the evaluation");
+  const int64_t start = monotonic_ns();
+  int images = 0;
+  for (; monotonic_ns() - start < 4'000'000'000 && !waiting->failed(); ++images) {
+    working->set_activity("evaluating");
+    pause_for(0.05);
+  }
+  INFO(images << " reports");
+  REQUIRE(waiting->failure() == "");
+  REQUIRE(wait_until([&] { return waiting->failed(); }));
+  REQUIRE_THAT(waiting->failure(), Contains("It is: evaluating"));
+}
+
 TEST_CASE("ranks as threads: a late one is named with what it does, and nothing is forced", "[comm][watchdog]") {
   auto memory = SharedMemory::in_process(Liveness::bytes(kRanks));
   std::vector<std::shared_ptr<Liveness>> tables;
