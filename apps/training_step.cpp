@@ -36,10 +36,24 @@ std::string BatchPlan::describe() const {
 BatchPlan plan_batch(const Config& config, int64_t global_batch, int ranks, bool exact_ranks) {
   BatchPlan plan;
   const bool sync = config.train.sync_batch_norm || config.model.bn_type != "BN";
-  if (!sync && ranks > 1) plan.statistics = GlobalBatch::Statistics::kRank;
+  const std::string group = config.model.bn_group.empty() ? (sync ? "all" : "rank") : config.model.bn_group;
+  if (group == "rank") {
+    if (ranks > 1) plan.statistics = GlobalBatch::Statistics::kRank;
+  } else if (group != "all") {
+    plan.statistics = GlobalBatch::Statistics::kLane;
+    plan.unit = plan.lane_images = std::stoll(group);
+  }
+  const int64_t micro = config.train.micro_batch, most = (global_batch + ranks - 1) / ranks;
+  CONVOY_CHECK(micro == 0 || micro >= most || plan.lane_images > 0,
+               "TRAIN.MICRO_BATCH {} would split the {} images of a rank, but batch norm takes statistics {}; set "
+               "MODEL.BN_GROUP {} to take them over micro-batches, or leave MICRO_BATCH away",
+               micro, most, plan.describe(), micro);
+  CONVOY_CHECK(micro == 0 || plan.lane_images == 0 || micro % plan.lane_images == 0,
+               "TRAIN.MICRO_BATCH {} is no multiple of MODEL.BN_GROUP {}: it would split a group's statistics", micro,
+               plan.lane_images);
   CONVOY_CHECK(!exact_ranks || plan.statistics != GlobalBatch::Statistics::kRank,
                "--exact-ranks makes results the same on any number of ranks, batch statistics of each rank alone "
-               "(TRAIN.SYNC_BATCH_NORM False) are not: switch one of them off");
+               "(MODEL.BN_GROUP rank, or TRAIN.SYNC_BATCH_NORM False) are not: switch one of them off");
   CONVOY_CHECK(global_batch % plan.unit == 0, "the global batch of {} is no multiple of the statistics group of {}",
                global_batch, plan.unit);
   if (exact_ranks && plan.lane_images == 0) plan.lane_images = 1;

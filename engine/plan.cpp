@@ -53,6 +53,8 @@ Plan compile(const Graph& graph, const Schedule& schedule, const Context& contex
   Plan plan;
   plan.hash = schedule.hash;
   choose_layouts(plan, graph, schedule, context);
+  plan.sequential = graph.global_batch().statistics == GlobalBatch::Statistics::kLane && graph.global_batch().shared();
+  if (plan.sequential) order_phases(plan);
   // Exact sums take several exchanges each; they are a test instrument and stay apart.
   if (!context.options().exact_ranks) merge_messages(plan);
   make_views(plan, graph, schedule, options);

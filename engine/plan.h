@@ -5,6 +5,7 @@
 //   views     concat parts that are produced where the concat wants them; slices that need no copy; gradients that are
 //             produced in the gradient store
 //   in place  outputs that take over the memory of an input nobody reads any more
+//   phases    what runs before, in and after the lanes, where they run one after the other
 //   messages  collectives of independent nodes that travel together
 //   buckets   groups of gradients that are exchanged together, in order of completion
 //   memory    liveness over the launch list, then offset packing into one arena
@@ -43,6 +44,7 @@ struct PlanBuffer {
   size_t bytes = 0;
   int first = 0, last = 0;  ///< launches between which it is alive
   size_t offset = 0;
+  bool kept = false;  ///< has a place for every lane, although lanes run one after the other
 };
 
 /// Where a leaf's memory comes from at run time.
@@ -71,6 +73,8 @@ struct Launch {
     kStartSum,   ///< hands a bucket of gradients to the gradient channel
     kFinishSums  ///< waits for all of them
   };
+  /// When a launch runs where lanes run one after the other in the same memory.
+  enum class Phase : uint8_t { kBefore, kLanes, kAfter };
   std::string op, name;  ///< operator and module path
   std::string attrs;
   Kernel kernel;
@@ -80,6 +84,7 @@ struct Launch {
   int schedule_index = -1;  ///< node it came from; -1 for reorders
   size_t copied_bytes = 0;  ///< reorders, concat parts and slices that had to be copied
   Kind kind = Kind::kKernel;
+  Phase phase = Phase::kLanes;
   bool shared = false;              ///< a kernel that runs once for all lanes
   std::vector<ExchangePart> parts;  ///< of a collective
   int bucket = -1;                  ///< of a kStartSum
@@ -109,7 +114,11 @@ class Plan {
   std::vector<Launch> launches;
   std::vector<GradientBucket> buckets;
   std::vector<int> targets;  ///< plan values, in the schedule's order
+  /// Lanes run one after the other (micro-batches): no lane needs what another one makes. Else side by side, launch by
+  /// launch.
+  bool sequential = false;
   size_t arena_bytes = 0;
+  size_t kept_bytes = 0;  ///< beside the arena, per lane: what is exchanged after the lanes
   size_t guard_bytes = 0;
   size_t lower_bound_bytes = 0;  ///< most bytes alive at once: what perfect packing would need
   uint64_t hash = 0;
@@ -130,6 +139,7 @@ Plan compile(const Graph& graph, const Schedule& schedule, const Context& contex
 
 // The passes, exposed for their tests.
 void choose_layouts(Plan& plan, const Graph& graph, const Schedule& schedule, const Context& context);
+void order_phases(Plan& plan);
 void merge_messages(Plan& plan);
 void make_views(Plan& plan, const Graph& graph, const Schedule& schedule, const PlanOptions& options);
 void share_in_place(Plan& plan, const Graph& graph, const Schedule& schedule);

@@ -1,7 +1,8 @@
-// What ranks exchange in a plan: collectives of independent nodes merged into one message, and the launches that hand
-// buckets of gradients to the gradient channel.
+// What lanes and ranks exchange in a plan: when launches run where lanes run one after the other, collectives of
+// independent nodes merged into one message, and the launches that hand buckets of gradients to the gradient channel.
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -57,19 +58,60 @@ class Ordering {
   std::vector<int> order_;
 };
 
+/// Puts launches into a new order and says so to the values.
+void reorder_launches(Plan& plan, std::vector<Launch> launches) {
+  plan.launches = std::move(launches);
+  for (size_t l = 0; l < plan.launches.size(); ++l)
+    for (const int v : plan.launches[l].out)
+      if (v >= 0) plan.values[static_cast<size_t>(v)].producer = static_cast<int>(l);
+}
+
 }  // namespace
+
+// Before the lanes: exchanges that a lane's kernels wait for, and what those read. After them: all other exchanges and
+// what follows from these.
+void order_phases(Plan& plan) {
+  const auto producer = [&](int v) { return plan.values[static_cast<size_t>(v)].producer; };
+  const auto launch = [&](int l) -> Launch& { return plan.launches[static_cast<size_t>(l)]; };
+  const int count = static_cast<int>(plan.launches.size());
+  std::vector<bool> exchanged(plan.launches.size(), false);  // is an exchange or follows from one, shared by all lanes
+  std::vector<int> before;
+  for (int l = 0; l < count; ++l) {
+    const bool exchange = launch(l).kind == Launch::Kind::kExchange, lane = !exchange && !launch(l).shared;
+    bool follows = false;
+    for (const int v : launch(l).in) {
+      if (producer(v) < 0 || !exchanged[static_cast<size_t>(producer(v))]) continue;
+      follows = true;
+      if (lane) before.push_back(producer(v));
+    }
+    exchanged[static_cast<size_t>(l)] = exchange || (follows && !lane);
+    if (exchanged[static_cast<size_t>(l)]) launch(l).phase = Launch::Phase::kAfter;
+  }
+  while (!before.empty()) {
+    const int l = before.back();
+    before.pop_back();
+    if (launch(l).phase == Launch::Phase::kBefore) continue;
+    launch(l).phase = Launch::Phase::kBefore;
+    for (const int v : launch(l).in)
+      if (producer(v) >= 0) before.push_back(producer(v));
+  }
+  std::vector<Launch> ordered = std::move(plan.launches);
+  std::stable_sort(ordered.begin(), ordered.end(), [](const Launch& a, const Launch& b) { return a.phase < b.phase; });
+  reorder_launches(plan, std::move(ordered));
+}
 
 // Two calls of one module are never independent where the second reads the first; where they are, their running
 // statistics still move in the order of the calls, since launches keep their order otherwise.
 void merge_messages(Plan& plan) {
   const std::vector<int> depth = exchange_depths(plan);
-  std::map<std::pair<std::string, int>, int> group_by_key;
+  std::map<std::tuple<std::string, int, Launch::Phase>, int> group_by_key;
   std::vector<std::vector<int>> groups;
   std::vector<int> group_of(plan.launches.size(), -1);
   for (size_t l = 0; l < plan.launches.size(); ++l) {
     const Launch& launch = plan.launches[l];
     if (launch.kind != Launch::Kind::kExchange) continue;
-    const auto [it, is_new] = group_by_key.try_emplace({launch.op, depth[l]}, static_cast<int>(groups.size()));
+    const auto [it, is_new] =
+        group_by_key.try_emplace({launch.op, depth[l], launch.phase}, static_cast<int>(groups.size()));
     if (is_new) groups.emplace_back();
     groups[static_cast<size_t>(it->second)].push_back(static_cast<int>(l));
     group_of[l] = it->second;
@@ -91,10 +133,8 @@ void merge_messages(Plan& plan) {
     } else {
       launches.push_back(std::move(launch));
     }
-    for (const int v : launches.back().out)
-      if (v >= 0) plan.values[static_cast<size_t>(v)].producer = static_cast<int>(launches.size()) - 1;
   }
-  plan.launches = std::move(launches);
+  reorder_launches(plan, std::move(launches));
 }
 
 void exchange_buckets(Plan& plan) {

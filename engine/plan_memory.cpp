@@ -67,10 +67,34 @@ void pack_memory(Plan& plan, const PlanOptions& options) {
     if (t >= 0 && plan.values[static_cast<size_t>(t)].buffer >= 0)
       touch(plan.values[static_cast<size_t>(t)].buffer, end);
 
+  // Lanes that run one after the other use the same memory: what is read after them has a place for each, and what all
+  // of them read stays until the last is done.
+  if (plan.sequential) {
+    int last_of_lanes = 0;
+    for (int l = 0; l < end; ++l)
+      if (plan.launches[static_cast<size_t>(l)].phase == Launch::Phase::kLanes) last_of_lanes = l;
+    for (const Launch& launch : plan.launches)
+      for (const int v : launch.in) {
+        const PlanValue& value = plan.values[static_cast<size_t>(v)];
+        if (value.buffer < 0 || value.producer < 0) continue;
+        PlanBuffer& buffer = plan.buffers[static_cast<size_t>(value.buffer)];
+        const Launch::Phase made = plan.launches[static_cast<size_t>(value.producer)].phase;
+        if (made == Launch::Phase::kLanes && launch.phase == Launch::Phase::kAfter) buffer.kept = true;
+        if (made == Launch::Phase::kBefore && launch.phase == Launch::Phase::kLanes)
+          buffer.last = std::max(buffer.last, last_of_lanes);
+      }
+    for (PlanBuffer& buffer : plan.buffers)
+      if (buffer.kept) {
+        buffer.offset = plan.kept_bytes;
+        plan.kept_bytes += aligned(buffer.bytes);
+      }
+  }
+
   // Largest first, each at the lowest offset where it meets no buffer that is alive at the same time.
   std::vector<int> order;
   for (size_t b = 0; b < plan.buffers.size(); ++b)
-    if (plan.buffers[b].last >= 0 && plan.buffers[b].bytes > 0) order.push_back(static_cast<int>(b));
+    if (plan.buffers[b].last >= 0 && plan.buffers[b].bytes > 0 && !plan.buffers[b].kept)
+      order.push_back(static_cast<int>(b));
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
     return plan.buffers[static_cast<size_t>(a)].bytes > plan.buffers[static_cast<size_t>(b)].bytes;
   });

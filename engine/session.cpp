@@ -54,6 +54,13 @@ void Session::bind(const std::string& input, const void* data) {
   CONVOY_CHECK(graph_.find_input(input), "the graph has no input '{}'", input);
 }
 
+// The arena of lane 0, that of lane 1, ..., then what is kept of each lane; one arena for all where they take turns.
+char* Session::place_of(const PlanBuffer& buffer, int lane) const {
+  const size_t arenas = plan_->sequential ? 1 : static_cast<size_t>(memory_lanes()), l = static_cast<size_t>(lane);
+  if (buffer.kept) return arena_ + arenas * plan_->arena_bytes + l * plan_->kept_bytes + buffer.offset;
+  return arena_ + (plan_->sequential ? 0 : l * plan_->arena_bytes) + buffer.offset;
+}
+
 // On a rank without images only what lanes share has a place.
 View Session::located(int index, int lane) const {
   const PlanValue& value = plan_->values[static_cast<size_t>(index)];
@@ -61,8 +68,7 @@ View Session::located(int index, int lane) const {
   if (value.shared) lane = 0;
   switch (value.place) {
     case PlanValue::Place::kArena:
-      view.data = arena_ + static_cast<size_t>(lane) * plan_->arena_bytes +
-                  plan_->buffers[static_cast<size_t>(value.buffer)].offset +
+      view.data = place_of(plan_->buffers[static_cast<size_t>(value.buffer)], lane) +
                   static_cast<size_t>(value.channel_offset * view.h * view.w) * dtype_size(view.dtype);
       break;
     case PlanValue::Place::kGradient:
@@ -104,8 +110,7 @@ void Session::place() {
       for (const int v : launch.in) bound.in.push_back(located(v, lane));
       for (const int v : launch.out) bound.out.push_back(v < 0 ? View{} : located(v, lane));
       if (launch.workspace >= 0)
-        bound.workspace = arena_ + static_cast<size_t>(lane) * plan_->arena_bytes +
-                          plan_->buffers[static_cast<size_t>(launch.workspace)].offset;
+        bound.workspace = place_of(plan_->buffers[static_cast<size_t>(launch.workspace)], lane);
       bound_[static_cast<size_t>(lane)].push_back(std::move(bound));
     }
   placed_ = true;
@@ -119,7 +124,8 @@ std::string Session::name_of(const Launch& launch) const {
 
 void Session::run(const StepState& step) {
   Context& context = graph_.context();
-  const size_t bytes = plan_->arena_bytes * static_cast<size_t>(memory_lanes());
+  const auto memory = static_cast<size_t>(memory_lanes());
+  const size_t bytes = plan_->arena_bytes * (plan_->sequential ? 1 : memory) + plan_->kept_bytes * memory;
   auto* arena = static_cast<char*>(context.claim_arena(bytes, this));
   if (!placed_ || arena != arena_) {
     arena_ = arena;
@@ -131,17 +137,36 @@ void Session::run(const StepState& step) {
   if (lanes_.count == 0)
     for (const GradientBucket& bucket : plan_->buckets)
       for (const std::span<float> segment : segments_of(bucket)) std::fill(segment.begin(), segment.end(), 0.0f);
-  for (size_t l = 0; l < plan_->launches.size(); ++l) {
-    const Launch& launch = plan_->launches[l];
-    if (context.options().check_values) poison_new_buffers(static_cast<int>(l));
-    if (launch.kind != Launch::Kind::kKernel) {
-      exchange(l, step);
-      continue;
-    }
-    const int lanes = launch.shared ? 1 : lanes_.count;
-    for (int lane = 0; lane < lanes; ++lane) run_kernel(l, step, lane);
-    if (context.options().check_values) check_guards(static_cast<int>(l));
+
+  const std::vector<Launch>& launches = plan_->launches;
+  size_t l = 0;
+  for (; l < launches.size() && launches[l].phase == Launch::Phase::kBefore; ++l) run_launch(l, step, 0, lanes_.count);
+  if (plan_->sequential) {
+    const size_t first = l;
+    for (int lane = 0; lane < memory_lanes(); ++lane)
+      for (l = first; l < launches.size() && launches[l].phase == Launch::Phase::kLanes; ++l)
+        run_launch(l, step, lane, std::min(lane + 1, lanes_.count));
   }
+  for (; l < launches.size(); ++l) run_launch(l, step, 0, lanes_.count);
+}
+
+/// Lanes [first, last); what is done once for all of them is done with the last.
+void Session::run_launch(size_t l, const StepState& step, int first, int last) {
+  const Launch& launch = plan_->launches[l];
+  const bool once = launch.shared || launch.kind != Launch::Kind::kKernel;
+  if (once && last < lanes_.count) return;
+  const bool check = graph_.context().options().check_values;
+  const int first_memory = once ? 0 : first, last_memory = once ? memory_lanes() : last;
+  if (check)
+    for (int lane = first_memory; lane < last_memory; ++lane) poison_new_buffers(static_cast<int>(l), lane);
+  if (launch.kind != Launch::Kind::kKernel)
+    exchange(l, step);
+  else if (launch.shared)
+    run_kernel(l, step, 0);
+  else
+    for (int lane = first; lane < last; ++lane) run_kernel(l, step, lane);
+  if (check && launch.kind == Launch::Kind::kKernel)
+    for (int lane = first_memory; lane < last_memory; ++lane) check_guards(static_cast<int>(l), lane);
 }
 
 void Session::run_kernel(size_t l, const StepState& step, int lane) {
@@ -247,25 +272,20 @@ std::vector<std::span<float>> Session::segments_of(const GradientBucket& bucket)
   return segments;
 }
 
-void Session::poison_new_buffers(int l) {
-  for (int lane = 0; lane < memory_lanes(); ++lane)
-    for (const PlanBuffer& b : plan_->buffers)
-      if (b.first == l && b.last >= l)
-        std::memset(arena_ + static_cast<size_t>(lane) * plan_->arena_bytes + b.offset, kPoison,
-                    b.bytes + plan_->guard_bytes);
+void Session::poison_new_buffers(int l, int lane) {
+  for (const PlanBuffer& b : plan_->buffers)
+    if (b.first == l && b.last >= l) std::memset(place_of(b, lane), kPoison, b.bytes + plan_->guard_bytes);
 }
 
-void Session::check_guards(int l) const {
-  for (int lane = 0; lane < memory_lanes(); ++lane)
-    for (const PlanBuffer& b : plan_->buffers) {
-      if (b.first > l || b.last < l) continue;
-      const auto* guard = reinterpret_cast<const unsigned char*>(arena_) +
-                          static_cast<size_t>(lane) * plan_->arena_bytes + b.offset + b.bytes;
-      for (size_t i = 0; i < plan_->guard_bytes; ++i)
-        CONVOY_CHECK(guard[i] == kPoison, "{} ({}) wrote {} bytes behind a buffer of {} bytes",
-                     name_of(plan_->launches[static_cast<size_t>(l)]), plan_->launches[static_cast<size_t>(l)].op,
-                     i + 1, b.bytes);
-    }
+void Session::check_guards(int l, int lane) const {
+  for (const PlanBuffer& b : plan_->buffers) {
+    if (b.first > l || b.last < l) continue;
+    const auto* guard = reinterpret_cast<const unsigned char*>(place_of(b, lane)) + b.bytes;
+    for (size_t i = 0; i < plan_->guard_bytes; ++i)
+      CONVOY_CHECK(guard[i] == kPoison, "{} ({}) wrote {} bytes behind a buffer of {} bytes",
+                   name_of(plan_->launches[static_cast<size_t>(l)]), plan_->launches[static_cast<size_t>(l)].op, i + 1,
+                   b.bytes);
+  }
 }
 
 void Session::check_finite(const Launch& launch, const Bound& bound) const {

@@ -20,9 +20,10 @@ namespace convoy {
 Tensor evaluate(Value v, const StepState& step = {});
 std::vector<Tensor> evaluate(const std::vector<Value>& values, const StepState& step = {});
 
-/// Lanes of a session: runs of one plan side by side, launch by launch, each with its own inputs and memory. Exchanges
-/// between launches (sync-BN, loss counts) are made once for all lanes; a rank without images has no lane and makes the
-/// exchanges alone.
+/// Lanes of a session: runs of one plan, each with its own inputs. Exchanges between launches (sync-BN, loss counts)
+/// are made once for all lanes; a rank without images has no lane and makes the exchanges alone. Lanes run side by
+/// side, launch by launch, each in its own memory, or, where no batch statistics join them, one after the other in the
+/// same memory (micro-batches).
 struct Lanes {
   int count = 1;
   int64_t images = 0;  ///< of a lane; lane l's first image is images * l slots behind StepState::first_slot
@@ -64,6 +65,8 @@ class Session {
   Session(Graph& graph, Schedule schedule, const Lanes& lanes);
   int memory_lanes() const { return std::max(lanes_.count, 1); }
   void place();
+  char* place_of(const PlanBuffer& buffer, int lane) const;
+  void run_launch(size_t launch, const StepState& step, int first_lane, int last_lane);
   View located(int value, int lane) const;
   void run_kernel(size_t launch, const StepState& step, int lane);
   void exchange(size_t launch, const StepState& step);
@@ -71,8 +74,8 @@ class Session {
                          const std::string& name);
   std::vector<std::span<float>> segments_of(const GradientBucket& bucket) const;
   // The debug interpreter, around launch l.
-  void poison_new_buffers(int l);
-  void check_guards(int l) const;
+  void poison_new_buffers(int l, int lane);
+  void check_guards(int l, int lane) const;
   std::string name_of(const Launch& launch) const;
   void check_finite(const Launch& launch, const Bound& bound) const;
 
