@@ -68,8 +68,8 @@ void reorder_launches(Plan& plan, std::vector<Launch> launches) {
 
 }  // namespace
 
-// Before the lanes: exchanges that a lane's kernels wait for, and what those read. After them: all other exchanges and
-// what follows from these.
+// Before the lanes: what all of them share from the start, exchanges that a lane's kernels wait for, and what those
+// read. After them: all other exchanges and what follows from these.
 void order_phases(Plan& plan) {
   const auto producer = [&](int v) { return plan.values[static_cast<size_t>(v)].producer; };
   const auto launch = [&](int l) -> Launch& { return plan.launches[static_cast<size_t>(l)]; };
@@ -85,7 +85,10 @@ void order_phases(Plan& plan) {
       if (lane) before.push_back(producer(v));
     }
     exchanged[static_cast<size_t>(l)] = exchange || (follows && !lane);
-    if (exchanged[static_cast<size_t>(l)]) launch(l).phase = Launch::Phase::kAfter;
+    if (exchanged[static_cast<size_t>(l)])
+      launch(l).phase = Launch::Phase::kAfter;
+    else if (!lane)
+      launch(l).phase = Launch::Phase::kBefore;
   }
   while (!before.empty()) {
     const int l = before.back();

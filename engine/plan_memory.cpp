@@ -67,8 +67,8 @@ void pack_memory(Plan& plan, const PlanOptions& options) {
     if (t >= 0 && plan.values[static_cast<size_t>(t)].buffer >= 0)
       touch(plan.values[static_cast<size_t>(t)].buffer, end);
 
-  // Lanes that run one after the other use the same memory: what is read after them has a place for each, and what all
-  // of them read stays until the last is done.
+  // Lanes that run one after the other use the same memory: what they make for an exchange or for the caller has a
+  // place for each, and what all of them read stays until the last is done.
   if (plan.sequential) {
     int last_of_lanes = 0;
     for (int l = 0; l < end; ++l)
@@ -79,10 +79,13 @@ void pack_memory(Plan& plan, const PlanOptions& options) {
         if (value.buffer < 0 || value.producer < 0) continue;
         PlanBuffer& buffer = plan.buffers[static_cast<size_t>(value.buffer)];
         const Launch::Phase made = plan.launches[static_cast<size_t>(value.producer)].phase;
-        if (made == Launch::Phase::kLanes && launch.phase == Launch::Phase::kAfter) buffer.kept = true;
-        if (made == Launch::Phase::kBefore && launch.phase == Launch::Phase::kLanes)
+        if (!value.shared && (made != launch.phase || made == Launch::Phase::kBefore)) buffer.kept = true;
+        if (value.shared && made == Launch::Phase::kBefore && launch.phase == Launch::Phase::kLanes)
           buffer.last = std::max(buffer.last, last_of_lanes);
       }
+    for (const int t : plan.targets)
+      if (t >= 0 && !plan.values[static_cast<size_t>(t)].shared && plan.values[static_cast<size_t>(t)].buffer >= 0)
+        plan.buffers[static_cast<size_t>(plan.values[static_cast<size_t>(t)].buffer)].kept = true;
     for (PlanBuffer& buffer : plan.buffers)
       if (buffer.kept) {
         buffer.offset = plan.kept_bytes;

@@ -1,0 +1,180 @@
+// Whole training steps on several ranks (threads of this process) against one rank.
+#include <catch2/catch.hpp>
+#include <functional>
+#include <thread>
+
+#include "apps/training_step.h"
+#include "comm/host_communicator.h"
+#include "engine/optimizer.h"
+#include "engine/param_store.h"
+#include "tests/golden_ops.h"
+
+namespace convoy {
+
+namespace {
+
+constexpr int64_t kHeight = 64, kWidth = 96, kClasses = 19;
+
+Config recipe(const std::string& network) {
+  Config config;
+  config.seed = 5;
+  config.model.model_name = network;
+  config.train.crop_size = {kHeight, kWidth};
+  config.solver.aux = true;
+  return config;
+}
+
+/// Images [first, first + count) of the global batch of a step.
+Batch batch_of(int64_t step, int64_t first, int64_t count) {
+  Batch batch{.count = count, .height = kHeight, .width = kWidth, .step = step};
+  for (int64_t image = first; image < first + count; ++image) {
+    const golden::Stream u(fmt::format("image {} {}", step, image)), v(fmt::format("target {} {}", step, image));
+    for (uint64_t i = 0; i < 3 * kHeight * kWidth; ++i) batch.images.push_back(static_cast<float>(4 * u[i] - 2));
+    for (uint64_t i = 0; i < kHeight * kWidth; ++i)
+      batch.labels.push_back(static_cast<int32_t>(v[i] * (kClasses + 1)) - 1);
+  }
+  return batch;
+}
+
+struct RunResult {
+  std::vector<float> losses, gradients, state;
+  std::string exchanges;
+  size_t arena_bytes = 0;
+};
+
+/// Trains on the ranks of `communicators`; element r is what rank r has in the end.
+std::vector<RunResult> train(const Config& config, int64_t global_batch, int steps, int ranks, bool exact = false) {
+  std::vector<std::shared_ptr<Communicator>> communicators;
+  if (ranks == 1)
+    communicators.push_back(std::make_shared<NullCommunicator>());
+  else
+    communicators = thread_communicators(ranks);
+  std::vector<RunResult> results(static_cast<size_t>(ranks));
+  std::vector<std::string> errors(static_cast<size_t>(ranks));
+  const auto run = [&](int rank) {
+    try {
+      Context context({.threads = 1, .exact_ranks = exact}, communicators[static_cast<size_t>(rank)]);
+      ParamStore store;
+      const auto network = make_network({.name = config.model.model_name,
+                                         .backbone = config.model.model_name == "BiSeNet" ? "resnet18" : "",
+                                         .aux = true},
+                                        store);
+      store.initialize(3);
+      const BatchShard shard = plan_batch(config, global_batch, ranks, exact).shard(global_batch, rank, ranks);
+      TrainingStep training(context, store, *network, config, shard);
+      SgdOptimizer optimizer(store, {{.name = "all", .weight_decay = 1e-4}}, {});
+      RunResult& result = results[static_cast<size_t>(rank)];
+      for (int step = 0; step < steps; ++step) {
+        result.losses.push_back(training.run(batch_of(step, shard.first, shard.count), step).loss);
+        if (step == 0) result.gradients = store.gradients().to_floats();
+        optimizer.step(0.01);
+      }
+      result.state = store.values().to_floats();
+      for (const Buffer& b : store.buffers())
+        for (const float x : b.value.to_floats()) result.state.push_back(x);
+      result.exchanges = training.plan().exchanges();
+      result.arena_bytes = training.plan().arena_bytes;
+    } catch (const std::exception& error) {
+      errors[static_cast<size_t>(rank)] = error.what();
+      communicators[static_cast<size_t>(rank)]->fail_all(error.what());
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) threads.emplace_back(run, rank);
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& error : errors) {
+    INFO(error);
+    REQUIRE(error.empty());
+  }
+  return results;
+}
+
+double cosine(const std::vector<float>& a, const std::vector<float>& b) {
+  REQUIRE(a.size() == b.size());
+  double ab = 0, aa = 0, bb = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    ab += static_cast<double>(a[i]) * static_cast<double>(b[i]);
+    aa += static_cast<double>(a[i]) * static_cast<double>(a[i]);
+    bb += static_cast<double>(b[i]) * static_cast<double>(b[i]);
+  }
+  return ab / std::sqrt(aa * bb);
+}
+
+}  // namespace
+
+TEST_CASE("the first step on several ranks is that of one", "[ranks]") {
+  const std::string network = GENERATE(from_range(network_names()));
+  const auto [global_batch, ranks] =
+      GENERATE(std::pair(int64_t{4}, 2), std::pair(int64_t{5}, 3), std::pair(int64_t{2}, 4));
+  const Config config = recipe(network);
+  const RunResult one = train(config, global_batch, 1, 1)[0];
+  const std::vector<RunResult> several = train(config, global_batch, 1, ranks);
+  for (const RunResult& rank : several) {
+    INFO(network << ", batch " << global_batch << " on " << ranks << " ranks");
+    CHECK(rank.losses[0] == Approx(one.losses[0]).epsilon(1e-6));
+    CHECK(rank.losses == several[0].losses);
+    CHECK(rank.gradients == several[0].gradients);
+    CHECK(rank.state == several[0].state);
+    CHECK(cosine(rank.gradients, one.gradients) > 0.999);
+  }
+}
+
+TEST_CASE("a rank without images makes the same exchanges", "[ranks]") {
+  const std::string network = GENERATE(from_range(network_names()));
+  const std::vector<RunResult> ranks = train(recipe(network), 2, 1, 3);
+  REQUIRE(!ranks[0].exchanges.empty());
+  CHECK(ranks[2].exchanges == ranks[0].exchanges);
+  CHECK(ranks[1].exchanges == ranks[0].exchanges);
+}
+
+TEST_CASE("exact sums: every step is the same on any number of ranks", "[ranks]") {
+  const Config config = recipe("FastSCNN");
+  constexpr int kSteps = 4;
+  const RunResult one = train(config, 4, kSteps, 1, true)[0];
+  for (const int ranks : {2, 3, 5})
+    for (const RunResult& rank : train(config, 4, kSteps, ranks, true)) {
+      INFO(ranks << " ranks");
+      CHECK(rank.losses == one.losses);
+      CHECK(rank.gradients == one.gradients);
+      CHECK(rank.state == one.state);
+    }
+}
+
+TEST_CASE("statistics of groups of images do not depend on ranks, and need the memory of one group", "[ranks]") {
+  Config config = recipe("FastSCNN");
+  config.model.bn_group = "2";
+  const RunResult one = train(config, 6, 1, 1)[0];
+  for (const int ranks : {2, 3, 4})
+    for (const RunResult& rank : train(config, 6, 1, ranks)) {
+      CHECK(rank.losses[0] == Approx(one.losses[0]).epsilon(1e-6));
+      CHECK(cosine(rank.gradients, one.gradients) > 0.999);
+      CHECK(rank.arena_bytes <= one.arena_bytes * 11 / 10);
+    }
+  const RunResult whole = train(recipe("FastSCNN"), 6, 1, 1)[0];
+  CHECK(whole.losses[0] != Approx(one.losses[0]).epsilon(1e-6));
+  CHECK(one.arena_bytes * 2 < whole.arena_bytes);
+}
+
+TEST_CASE("batch norm of each rank keeps rank 0's statistics on all ranks", "[ranks]") {
+  Config config = recipe("FastSCNN");
+  config.model.bn_group = "rank";
+  const std::vector<RunResult> ranks = train(config, 4, 1, 2);
+  CHECK(ranks[0].losses == ranks[1].losses);
+  CHECK(ranks[0].state == ranks[1].state);
+  const RunResult one = train(config, 4, 1, 1)[0];
+  CHECK(ranks[0].losses[0] != Approx(one.losses[0]).epsilon(1e-6));
+}
+
+TEST_CASE("a micro-batch that would split the statistics is refused", "[ranks]") {
+  Config config = recipe("FastSCNN");
+  config.train.micro_batch = 1;
+  CHECK_THROWS_WITH(plan_batch(config, 4, 2, false), Catch::Contains("MICRO_BATCH 1 would split"));
+  config.model.bn_group = "2";
+  CHECK_THROWS_WITH(plan_batch(config, 4, 2, false), Catch::Contains("no multiple"));
+  config.train.micro_batch = 0;
+  CHECK_THROWS_WITH(plan_batch(config, 5, 2, false), Catch::Contains("no multiple of the statistics group"));
+  config.model.bn_group = "rank";
+  CHECK_THROWS_WITH(plan_batch(config, 4, 2, true), Catch::Contains("--exact-ranks"));
+}
+
+}  // namespace convoy
