@@ -42,6 +42,8 @@ class GradientChannel {
   /// Does a piece of the work that can be done without waiting; false when there is none. Throws Error when ranks have
   /// started different buckets.
   bool step();
+  /// Communicator::finish_sums. Waits for the other ranks' start() of the same buckets: inline collectives that they
+  /// make before must not come after it on this rank.
   void finish();
 
  private:
