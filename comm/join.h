@@ -1,5 +1,6 @@
 // The steps of join_ranks.
 #pragma once
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -46,8 +47,11 @@ std::shared_ptr<ProcessRank> host_rank(const HostMemory& memory, const std::stri
 /// Starts the watchdog over the rank's liveness table.
 void watch(ProcessRank& process, const RanksOptions& options);
 
-/// Ends this process because the run has failed and it did not end by itself: prints the message, exit code 1.
-[[noreturn]] void end_process(const std::string& message);
+/// Ends this process because the run has failed and it did not end by itself: prints the message, exit code 1. Does
+/// nothing when `said_why`: the process is ending then.
+void end_process(const std::string& message);
+/// This process is at its end and has printed what went wrong.
+extern std::atomic<bool> said_why;
 
 /// Places this rank among those of its host (place_rank) and returns Placement::threads.
 int take_place(const std::vector<CoreMask>& masks, int local_rank, const CoreMask& widest,

@@ -242,12 +242,14 @@ int place(MPI_Comm comm, std::vector<std::string>& notes) {
 struct FailedRank {
   std::shared_ptr<Liveness> liveness;
   std::unique_ptr<HostLink> link;
+  std::unique_ptr<Watchdog> watchdog;  ///< kills stopped ranks when it goes, which alarms the launcher
 };
 FailedRank failed_rank;
 
 /// A launcher of MPI ends all ranks as soon as one ends with an error: the others are to have said why by then.
 void wait_for_others() {
   Liveness& liveness = *failed_rank.liveness;
+  said_why = true;
   liveness.leave_run();
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(4);
   auto all_finished = [&] {
@@ -261,12 +263,13 @@ void wait_for_others() {
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(300));  // HostCommunicator says goodbye before the last line
   failed_rank.link.reset();
+  failed_rank.watchdog.reset();
 }
 
 }  // namespace
 
 void keep_until_exit(ProcessRank& process) {
-  failed_rank = {process.liveness, std::move(process.link)};
+  failed_rank = {process.liveness, std::move(process.link), std::move(process.watchdog)};
   std::atexit(wait_for_others);
 }
 
