@@ -17,6 +17,7 @@ failures=0
 mark=$RANDOM$RANDOM$$ # tells our processes from those of other runs
 export CONVOY_TEST_MARK=$mark OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_btl_vader_single_copy_mechanism=none # containers forbid the other one, with a warning per rank
+export OMPI_MCA_btl_vader_backing_directory=$work # what it leaves when it is killed itself
 if [ "$way" != own ] && ! command -v "$mpirun" > /dev/null; then
   echo "skipped: there is no mpirun for the MPI of this build"
   exit 77
