@@ -1,5 +1,6 @@
 #include "engine/exact_sum.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -14,23 +15,31 @@ void exact_sum(Communicator& communicator, std::span<const std::vector<double>> 
                parts.size(), most_parts);
   // A power of two above every magnitude travels as its exponent; numbers that are not finite have one of their own.
   constexpr int64_t kZero = std::numeric_limits<int64_t>::min(), kNotFinite = std::numeric_limits<int64_t>::max();
-  int64_t exponent = kZero;
+  double largest = 0, not_finite = 0;
   for (const std::vector<double>& part : parts)
     for (const double x : part) {
-      if (x == 0) continue;
-      int e = 0;
-      std::frexp(x, &e);
-      exponent = std::max(exponent, std::isfinite(x) ? int64_t{e} : kNotFinite);
+      largest = std::max(largest, std::abs(x));
+      not_finite += x * 0;  // NaN from the first that is not finite
     }
+  int64_t exponent = kZero;
+  if (not_finite != 0) {
+    exponent = kNotFinite;
+  } else if (largest > 0) {
+    int e = 0;
+    std::frexp(largest, &e);
+    exponent = e;
+  }
   communicator.all_reduce({&exponent, 1}, ReduceOp::kMax, name + ", scale");
   const bool finite = exponent != kNotFinite;
   const int bits = 62 - std::bit_width(static_cast<uint64_t>(most_parts));
-  const int shift = finite && exponent != kZero ? bits - static_cast<int>(exponent) : 0;
+  constexpr int kLargestShift = 1000;  // what is smaller than that allows is zero
+  const int shift = finite && exponent != kZero ? std::min(bits - static_cast<int>(exponent), kLargestShift) : 0;
+  const double scale = std::ldexp(1.0, shift);  // a power of two: products are exact
 
   std::vector<int64_t> sums(result.size(), 0);
   if (finite)
     for (const std::vector<double>& part : parts)
-      for (size_t i = 0; i < part.size(); ++i) sums[i] += std::llrint(std::ldexp(part[i], shift));
+      for (size_t i = 0; i < part.size(); ++i) sums[i] += std::llrint(part[i] * scale);
   communicator.all_reduce(sums, ReduceOp::kSum, name);
   for (size_t i = 0; i < result.size(); ++i)
     result[i] = finite ? std::ldexp(static_cast<double>(sums[i]), -shift) : std::numeric_limits<double>::quiet_NaN();
