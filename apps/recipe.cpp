@@ -62,13 +62,6 @@ int64_t global_batch(const Config& config, int64_t ranks) {
   return config.train.global_batch > 0 ? config.train.global_batch : config.train.batch_size * ranks;
 }
 
-std::string batch_norm_group(const Config& config) {
-  const ModelConfig& model = config.model;
-  if (!model.bn_group.empty()) return model.bn_group;
-  const bool synchronised = config.train.sync_batch_norm || model.bn_type == "SyncBN" || model.bn_type == "nnSyncBN";
-  return synchronised ? "all" : "rank";
-}
-
 int64_t total_steps(const Config& config, int64_t steps_per_epoch) {
   return config.train.max_iters > 0 ? config.train.max_iters : config.train.epochs * steps_per_epoch;
 }

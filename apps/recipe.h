@@ -25,11 +25,6 @@ void require_fitting(const Network& network, const std::string& name, SizeHW siz
 /// Samples per step over all ranks: TRAIN.GLOBAL_BATCH, or BATCH_SIZE for each rank.
 int64_t global_batch(const Config& config, int64_t ranks);
 
-/// Whose images share the statistics of a batch norm in training: "all" (of the global batch), "rank", or a number of
-/// consecutive images of the global batch. MODEL.BN_GROUP; where that is empty, all under TRAIN.SYNC_BATCH_NORM or a
-/// synchronised MODEL.BN_TYPE, else rank.
-std::string batch_norm_group(const Config& config);
-
 /// Steps of the run: TRAIN.MAX_ITERS, else EPOCHS * steps_per_epoch.
 int64_t total_steps(const Config& config, int64_t steps_per_epoch);
 

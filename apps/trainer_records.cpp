@@ -126,7 +126,7 @@ void Trainer::log_step(const Batch& batch) {
 /// Returns whether the mean IoU is the best so far. An evaluation that is broken off leaves evaluated_step_ as it was,
 /// so that a resumed run makes up for it.
 bool Trainer::evaluate() {
-  if (batch_plan_.statistics != GlobalBatch::Statistics::kAll) share_statistics(*communicator_, store_);
+  if (batch_plan_.statistics == GlobalBatch::Statistics::kRank) share_statistics(*communicator_, store_);
   EvaluationOptions evaluation = evaluation_options(config_);
   evaluation.communicator = communicator_.get();
   uint32_t wishes = 0;
@@ -163,7 +163,7 @@ void Trainer::record_evaluation(const SegmentationScores& scores, double seconds
 // Ranks that have drifted apart are an error before anything is saved. Writing goes on in the background.
 void Trainer::save_checkpoint(bool is_best) {
   communicator_->set_activity(fmt::format("saving the checkpoint of step {}", step_));
-  if (batch_plan_.statistics != GlobalBatch::Statistics::kAll) share_statistics(*communicator_, store_);
+  if (batch_plan_.statistics == GlobalBatch::Statistics::kRank) share_statistics(*communicator_, store_);
   check_same_state(*communicator_, store_, step_);
   CheckpointState state{.tensors = state_tensors(store_)};
   for (const NamedTensor& tensor : state.tensors)

@@ -144,8 +144,8 @@ struct ModelConfig {
   int64_t default_group_number = 32;
   double default_epsilon = 1e-5;
   std::string bn_type = "BN";
-  std::string
-      bn_group;  ///< own: images that share batch statistics: all, rank, or a number; "": from sync_batch_norm, bn_type
+  std::string bn_group;  ///< own: images that share batch statistics: all, rank, or a number; "": by sync_batch_norm
+                         ///< and bn_type
   std::optional<double> bn_eps_for_encoder, bn_eps_for_decoder, bn_momentum;
   int64_t output_stride = 16;
   Danet danet;

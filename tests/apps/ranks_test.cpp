@@ -138,6 +138,32 @@ TEST_CASE("under exact sums a run moves between numbers of ranks without changin
   CHECK(state_bytes(tiny / "moved") == state_bytes(tiny / "whole"));
 }
 
+TEST_CASE("statistics of groups of images do not depend on the number of ranks") {
+  const TinyRun tiny;
+  const Config config = tiny.config({"TRAIN.GLOBAL_BATCH", "6", "TRAIN.MAX_ITERS", "3", "MODEL.BN_GROUP", "2"});
+  TrainerOptions options = tiny.options("one");
+  options.context.exact_ranks = true;
+  CHECK(train(1, config, options) == none(1));
+  for (const int ranks : {2, 4}) {  // 4+2, 2+2+2+0 images
+    INFO(ranks << " ranks");
+    options.run_directory = tiny / ("ranks" + std::to_string(ranks));
+    CHECK(train(ranks, config, options) == none(ranks));
+    CHECK(losses(options.run_directory) == losses(tiny / "one"));
+    CHECK(state_bytes(options.run_directory) == state_bytes(tiny / "one"));
+  }
+}
+
+TEST_CASE("ranks may keep statistics of their own, of which rank 0's are saved") {
+  const TinyRun tiny;
+  TrainerOptions options = tiny.options("run");
+  options.skip_val = false;
+  const Config config =
+      tiny.config({"TRAIN.GLOBAL_BATCH", "4", "TRAIN.MAX_ITERS", "4", "TRAIN.SYNC_BATCH_NORM", "False"});
+  CHECK(train(2, config, options) == none(2));
+  CHECK(losses(tiny / "run").size() == 4);
+  CHECK(load_checkpoint(tiny / "run").step == 4);
+}
+
 TEST_CASE("when one rank is asked to stop, all stop after the same step and the run goes on later") {
   const TinyRun tiny;
   const Config config = tiny.config({"TRAIN.MAX_ITERS", "6"});
