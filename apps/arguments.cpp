@@ -41,6 +41,14 @@ Config ConfigArguments::load(const std::vector<std::string>& more) const {
   return load_config(file_, pairs);
 }
 
+void BucketSize::add_to(CLI::App& command) {
+  command
+      .add_option("--bucket-mb", mebibytes_,
+                  "MiB of gradients that ranks sum together (convoy bench comm says which size suits a machine)")
+      ->capture_default_str()
+      ->check(CLI::Range(0.001, 1e6));
+}
+
 ContextArguments::ContextArguments(CLI::App& command) {
   command.add_option("--device", device_, "cpu")->capture_default_str();
   command.add_option("--precision", precision_, "fp32")->capture_default_str();
@@ -56,12 +64,20 @@ void ContextArguments::add_exact_ranks(CLI::App& command) {
                    "add up over images as whole numbers: the same bits on any number of ranks (slow)");
 }
 
+void ContextArguments::add_bucket_size(CLI::App& command) {
+  bucket_size_.add_to(command);
+}
+
 ContextOptions ContextArguments::options() const {
   if (device_ == "cuda" || device_ == "emulated") fail("--device {} is not in this build; use cpu", device_);
   CONVOY_CHECK(device_ == "cpu", "--device {}: unknown device; known are cpu, cuda and emulated, this build has cpu",
                device_);
   CONVOY_CHECK(precision_ == "fp32", "--precision {}: not available yet; use fp32", precision_);
-  return {.threads = threads_, .direct_conv = direct_conv_, .exact_ranks = exact_ranks_, .check_values = check_values_};
+  return {.threads = threads_,
+          .direct_conv = direct_conv_,
+          .exact_ranks = exact_ranks_,
+          .check_values = check_values_,
+          .bucket_bytes = bucket_size_.bytes()};
 }
 
 RankArguments::RankArguments(CLI::App& command) {

@@ -49,12 +49,24 @@ class ConfigArguments {
   std::string file_;
 };
 
-/// --device, --precision, --threads, --direct-conv, --check-values, --exact-ranks: what a graph runs in.
+/// --bucket-mb.
+class BucketSize {
+ public:
+  void add_to(CLI::App& command);
+  size_t bytes() const { return static_cast<size_t>(mebibytes_ * (1 << 20)); }
+
+ private:
+  double mebibytes_ = static_cast<double>(ContextOptions{}.bucket_bytes) / (1 << 20);
+};
+
+/// --device, --precision, --threads, --direct-conv, --check-values, --exact-ranks, --bucket-mb: what a graph runs in.
 class ContextArguments {
  public:
   explicit ContextArguments(CLI::App& command);
   /// Adds --exact-ranks.
   void add_exact_ranks(CLI::App& command);
+  /// Adds --bucket-mb.
+  void add_bucket_size(CLI::App& command);
   /// Throws Error for a device or precision that is not in this build.
   ContextOptions options() const;
 
@@ -62,6 +74,7 @@ class ContextArguments {
   std::string device_ = "cpu", precision_ = "fp32";
   int threads_ = 0;
   bool direct_conv_ = false, check_values_ = false, exact_ranks_ = false;
+  BucketSize bucket_size_;
 };
 
 /// --ranks, --comm-timeout: the processes that share the work of a command.

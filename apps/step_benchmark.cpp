@@ -22,12 +22,6 @@ namespace {
 
 using nlohmann::json;
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return n % 2 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
-}
-
 /// bench/torch_peer/step.py --server at the other end of two pipes: a command per line, a JSON object per answer.
 class PeerProcess {
  public:
@@ -105,6 +99,12 @@ NetworkOptions network_options(const StepBenchmarkOptions& o) {
 
 }  // namespace
 
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return n % 2 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
+}
+
 struct BenchmarkStep::Parts {
   Context context;
   ParamStore store;
@@ -116,13 +116,18 @@ struct BenchmarkStep::Parts {
   std::unique_ptr<SgdOptimizer> optimizer;
   int64_t step = 0;
 
-  explicit Parts(const StepBenchmarkOptions& o)
-      : context({.threads = o.threads, .direct_conv = o.direct_conv}),
+  Parts(const StepBenchmarkOptions& o, std::shared_ptr<Communicator> communicator)
+      : context({.threads = o.threads, .direct_conv = o.direct_conv, .bucket_bytes = o.bucket_bytes},
+                std::move(communicator)),
         network(make_network(network_options(o), store)),
         graph(context, store) {}
 };
 
-BenchmarkStep::BenchmarkStep(const StepBenchmarkOptions& o) : parts_(std::make_unique<Parts>(o)) {
+BenchmarkStep::BenchmarkStep(const StepBenchmarkOptions& o) : BenchmarkStep(o, 0, nullptr) {}
+
+BenchmarkStep::BenchmarkStep(const StepBenchmarkOptions& o, int64_t global_images,
+                             std::shared_ptr<Communicator> communicator)
+    : parts_(std::make_unique<Parts>(o, std::move(communicator))) {
   Parts& p = *parts_;
   p.store.initialize(1);
   RandomStream random(1, "benchmark", 0);
@@ -133,12 +138,13 @@ BenchmarkStep::BenchmarkStep(const StepBenchmarkOptions& o) : parts_(std::make_u
   CONVOY_CHECK(p.network->accepts_extent(o.height) && p.network->accepts_extent(o.width),
                "{} takes no images of {}x{}; the next size that fits is {}x{}", o.net, o.height, o.width,
                fitting_extent(*p.network, o.height), fitting_extent(*p.network, o.width));
+  if (global_images > 0) p.graph.set_global_batch({.images = global_images});
   const Value image = p.graph.input("image", DType::kF32, {o.batch, 3, o.height, o.width});
   const Value target = p.graph.input("target", DType::kI32, {o.batch, o.height, o.width});
   Builder builder{p.graph, Mode::kTrain};
   const Value loss = mixed_softmax_cross_entropy(p.network->forward(builder, image), target, {.aux = o.aux});
   p.graph.differentiate(loss);
-  p.session = std::make_unique<Session>(p.graph, std::vector<Value>{loss});
+  p.session = std::make_unique<Session>(p.graph, sum_over_lanes({loss}), Lanes{.images = o.batch});
   p.session->bind("image", p.images.data());
   p.session->bind("target", p.labels.data());
   p.optimizer = std::make_unique<SgdOptimizer>(
@@ -159,6 +165,9 @@ float BenchmarkStep::loss() const {
 }
 Context& BenchmarkStep::context() {
   return parts_->context;
+}
+const Plan& BenchmarkStep::plan() const {
+  return parts_->session->plan();
 }
 size_t BenchmarkStep::arena_bytes() const {
   return parts_->session->plan().arena_bytes;

@@ -9,6 +9,8 @@
 
 namespace convoy {
 
+class Plan;
+
 struct StepBenchmarkOptions {
   std::string net = "BiSeNet";  ///< a name of the registry
   std::string backbone = "resnet18";
@@ -16,6 +18,7 @@ struct StepBenchmarkOptions {
   bool aux = false;
   int threads = 2;
   bool direct_conv = false;
+  size_t bucket_bytes = ContextOptions{}.bucket_bytes;
   int warmup = 3;
   int pairs = 7;
   std::string torch_python;  ///< Python with PyTorch; empty: only our own steps
@@ -26,12 +29,16 @@ struct StepBenchmarkOptions {
 class BenchmarkStep {
  public:
   explicit BenchmarkStep(const StepBenchmarkOptions& options);
+  /// A rank's part of a step whose global batch has `global_images`, with sync-BN; options.batch of them are this
+  /// rank's. Collective.
+  BenchmarkStep(const StepBenchmarkOptions& options, int64_t global_images, std::shared_ptr<Communicator> communicator);
   ~BenchmarkStep();
   /// Runs one step and returns its seconds.
   double run();
   float loss() const;
   Context& context();
   /// Bytes of the plan's arena, and of parameters, gradients and velocities together.
+  const Plan& plan() const;
   size_t arena_bytes() const;
   size_t parameter_bytes() const;
 
@@ -39,6 +46,8 @@ class BenchmarkStep {
   struct Parts;
   std::unique_ptr<Parts> parts_;
 };
+
+double median(std::vector<double> values);
 
 /// Our steps and the peer's (both of its memory formats) in turns, round by round. The result holds every time, the
 /// medians, the ratio peer / ours of each round and its median, and the peak memory of each side minus its value after

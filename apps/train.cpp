@@ -14,6 +14,7 @@ namespace {
 struct TrainArguments {
   explicit TrainArguments(CLI::App& command) : config(command), context(command), ranks(command) {
     context.add_exact_ranks(command);
+    context.add_bucket_size(command);
     command
         .add_option("--run-dir", run_directory,
                     "where the run writes; default runs/<network>_<backbone>_<data set>_<time>")

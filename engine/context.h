@@ -21,6 +21,8 @@ struct ContextOptions {
   bool direct_conv = false;   ///< dense convolutions by our own plain kernel
   bool exact_ranks = false;   ///< sums over samples as integers: the same bits on any number of ranks (slow)
   bool check_values = false;  ///< debug interpreter: poisoned memory, guards and finite values, node by node
+  /// Of gradients that ranks sum together; the first such bucket is smaller.
+  size_t bucket_bytes = size_t{25} << 20;
 };
 
 class Context {

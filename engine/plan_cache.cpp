@@ -1,5 +1,7 @@
 #include "engine/plan_cache.h"
 
+#include <algorithm>
+
 #include "engine/context.h"
 #include "engine/rng.h"
 
@@ -13,9 +15,11 @@ std::shared_ptr<const Plan> PlanCache::get(const Graph& graph, const Schedule& s
     return it->second->second;
   }
   ++misses_;
-  auto plan = std::make_shared<const Plan>(
-      compile(graph, schedule, context,
-              {.guard_bytes = context.options().check_values ? size_t{64} : 0, .several_lanes = several_lanes}));
+  PlanOptions options{.several_lanes = several_lanes};
+  if (context.options().check_values) options.guard_bytes = 64;
+  options.bucket_bytes = context.options().bucket_bytes;
+  options.first_bucket_bytes = std::min(options.first_bucket_bytes, options.bucket_bytes);
+  auto plan = std::make_shared<const Plan>(compile(graph, schedule, context, options));
   order_.emplace_front(key, plan);
   index_[key] = order_.begin();
   if (order_.size() > capacity_) {

@@ -79,6 +79,12 @@ check "its pictures" sh -c "ls predicted/*_label.png predicted/*_prediction.png 
 check "eval --json" sh -c "$convoy eval --run-dir tested --json | grep -q miou_present"
 
 check "bench step" $convoy bench step --net FastSCNN --size 64x96 --batch 2 --threads 1 --warmup 0 --pairs 1
+check "bench ranks" timeout 120 $convoy bench ranks --ranks 2 --net FastSCNN --size 64x96 --batch 4 --warmup 0 --rounds 1 --steps 1 --bucket-mb 0.5 --json ranks.json
+has_keys() { python3 -c 'import json, sys; r = json.load(open(sys.argv[1])); [r[k] for k in sys.argv[2:]]' "$@"; }
+check "its figures" has_keys ranks.json together alone side_by_side ratio_to_alone ratio_to_side_by_side statistics_and_counts gradients
+check "bench ranks with an image each" timeout 120 $convoy bench ranks --ranks 2 --net FastSCNN --size 64x96 --batch 2 --warmup 0 --rounds 1 --steps 1
+check "bench comm" timeout 120 $convoy bench comm --ranks 2 --net FastSCNN --repeats 1 --json comm.json
+check "its figures" has_keys comm.json all_reduce gradient_sum best_bucket_bytes
 check "verify" sh -c "$convoy verify --threads 1 '$golden' | tail -1 | grep -q ' 0 failed'"
 
 # Bad input: named within 10 s.
@@ -92,6 +98,9 @@ refused "a setting not built yet" "SOLVER.OPTIMIZER adam" $train --run-dir bad S
 refused "no ranks" "--ranks" $train --run-dir bad --ranks 0
 refused "a key that several ranks do not know" "SOLVER.LR" $train --run-dir bad --ranks 2 SOLVER.LRR 1
 refused "an earlier run in the way of several ranks" "rank 0 on" $train --run-dir whole --ranks 2
+refused "exchanges of a single rank" "--ranks 2" $convoy bench ranks --net FastSCNN --size 64x96
+refused "a batch divided unevenly" "3" $convoy bench ranks --ranks 2 --net FastSCNN --size 64x96 --batch 3
+refused "buckets of nothing" "--bucket-mb" $train --run-dir bad --bucket-mb 0
 refused "a device not built in" "cuda" $train --run-dir bad --device cuda
 refused "an earlier run in the way" "--resume auto" $train --run-dir whole
 refused "no such checkpoint" "mistyped" $train --run-dir bad --resume mistyped
