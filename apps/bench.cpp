@@ -109,8 +109,10 @@ void bench_ranks(const RankArguments& ranks, const std::string& file, Measure me
   if (ranks.is_launcher()) ranks.launch();
   const JoinedRanks joined = ranks.join();
   run_rank(*joined.communicator, [&] {
-    const nlohmann::json result = measure(joined.communicator);
+    nlohmann::json result = measure(joined.communicator);
     if (joined.communicator->rank() != 0) return;
+    result["joined"] = joined.notes;
+    for (const std::string& note : joined.notes) fmt::print("{}\n", note);
     if (!file.empty()) write_text_file(file, result.dump(1) + "\n");
     print(result);
   });
@@ -121,9 +123,11 @@ void print_ranks(const nlohmann::json& result) {
   fmt::print("{} {}, {} ranks of {} threads, {}\n", result.at("net").get<std::string>(),
              result.at("input").get<std::string>(), result.at("ranks").get<int>(),
              result.at("threads_per_rank").get<int>(), result.at("isa").get<std::string>());
-  fmt::print("together                 {:9.2f} ms\n", number("together", "median_seconds") * 1e3);
+  fmt::print("together                 {:9.2f} ms  {:9.2f} ms of core time\n",
+             number("together", "median_seconds") * 1e3, number("together", "median_cpu_seconds") * 1e3);
   const auto other = [&](const char* name, const char* part, const char* ratio) {
-    fmt::print("{:<24} {:9.2f} ms  together takes {:.3f} times that\n", name, number(part, "median_seconds") * 1e3,
+    fmt::print("{:<24} {:9.2f} ms  {:9.2f} ms of core time  together takes {:.3f} times as long\n", name,
+               number(part, "median_seconds") * 1e3, number(part, "median_cpu_seconds") * 1e3,
                result.at(ratio).get<double>());
   };
   other("one rank alone", "alone", "ratio_to_alone");
@@ -137,8 +141,6 @@ void print_ranks(const nlohmann::json& result) {
 }
 
 void print_comm(const nlohmann::json& result) {
-  fmt::print("{} ranks, {} of them on this host\n", result.at("ranks").get<int>(),
-             result.at("ranks_of_this_host").get<int>());
   for (const char* part : {"all_reduce", "gradient_sum"}) {
     for (const auto& size : result.at(part).at("sizes"))
       fmt::print("{:<14} {:9} bytes {:11.1f} us {:10.1f} MB/s\n", part, size.at("bytes").get<int64_t>(),

@@ -83,7 +83,6 @@ json run_comm_benchmark(const CommBenchmarkOptions& options, Communicator& commu
   const Measurement all_reduce = measure_all_reduce(communicator, options.repeats);
   const Measurement sum = measure_gradient_sum(communicator, options.repeats);
   return {{"ranks", communicator.size()},
-          {"ranks_of_this_host", communicator.local_size()},
           {"all_reduce", all_reduce.summary()},
           {"gradient_sum", sum.summary()},
           {"gradient_bytes", options.gradient_bytes},

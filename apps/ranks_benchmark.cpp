@@ -1,6 +1,7 @@
 #include "apps/ranks_benchmark.h"
 
 #include <algorithm>
+#include <ctime>
 #include <numeric>
 
 #include "apps/measured_communicator.h"
@@ -19,12 +20,24 @@ double mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-/// Steps of one kind, as rank 0 saw them.
-struct Kind {
-  std::vector<double> seconds;      // of every step
-  std::vector<double> round_means;  // of the slowest rank
+/// Of all threads of this process.
+double cpu_seconds() {
+  timespec time;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
 
-  json summary() const { return {{"seconds", seconds}, {"median_seconds", median(seconds)}}; }
+/// Steps of one kind.
+struct Kind {
+  std::vector<double> seconds, cpu;  // of every step of this rank
+  std::vector<double> round_means;   // of the slowest rank
+
+  json summary() const {
+    return {{"seconds", seconds},
+            {"median_seconds", median(seconds)},
+            {"cpu_seconds", cpu},
+            {"median_cpu_seconds", median(cpu)}};
+  }
 };
 
 /// Round by round, this kind's time / the other's.
@@ -78,7 +91,9 @@ json run_ranks_benchmark(const RanksBenchmarkOptions& options, std::shared_ptr<C
     for (int i = 0; here && i < steps; ++i) {
       communicator->set_activity("measuring a step");
       measured->take_account();
+      const double cpu_before = cpu_seconds();
       seconds.push_back(step.run());
+      kind.cpu.push_back(cpu_seconds() - cpu_before);
       if (&step != &exchanging) continue;
       const ExchangeAccount account = measured->take_account();
       messages.add(account.inline_channel);
@@ -105,7 +120,6 @@ json run_ranks_benchmark(const RanksBenchmarkOptions& options, std::shared_ptr<C
               {"input", fmt::format("{}x3x{}x{}", options.step.batch, part.height, part.width)},
               {"aux", part.aux},
               {"ranks", communicator->size()},
-              {"ranks_of_this_host", communicator->local_size()},
               {"threads_per_rank", part.threads},
               {"isa", cpu::isa_name()},
               {"bucket_bytes", part.bucket_bytes},

@@ -20,10 +20,10 @@ struct RanksBenchmarkOptions {
 ///   together       all ranks: their parts of the global batch, statistics and gradients exchanged
 ///   alone          rank 0 by itself on as many images as it has together, nothing exchanged; the others sleep
 ///   side by side   all ranks do that at the same time: what shared cores and memory cost without any exchange
-/// The result holds this rank's seconds of every step and their medians, the ratios together / alone and together /
-/// side by side (a round's means, of the slowest rank; then the median over rounds), and what was exchanged. "alone" is
-/// there on rank 0 only. Collective. Throws Error for fewer than two ranks and for a batch that they cannot divide
-/// evenly.
+/// The result holds this rank's seconds of every step (cpu_seconds: those that its threads had a core, which tell a
+/// slow step from a busy machine) and their medians, the ratios together / alone and together / side by side (a round's
+/// means, of the slowest rank; then the median over rounds), and what was exchanged. "alone" is there on rank 0 only.
+/// Collective. Throws Error for fewer than two ranks and for a batch that they cannot divide evenly.
 nlohmann::json run_ranks_benchmark(const RanksBenchmarkOptions& options, std::shared_ptr<Communicator> communicator);
 
 }  // namespace convoy
