@@ -31,6 +31,16 @@ foreach(way own mpirun hosts)
                                                ENVIRONMENT "OMP_NUM_THREADS=1;OMP_WAIT_POLICY=passive")
 endforeach()
 
+# Whole runs of the program: what the number of ranks changes, and what a killed run loses.
+if(TARGET convoy_cli)
+  add_executable(compare_runs ${PROJECT_SOURCE_DIR}/tests/ranks/compare_runs.cpp)
+  target_link_libraries(compare_runs PRIVATE convoy)
+  set(run_programs $<TARGET_FILE:convoy_cli> $<TARGET_FILE:compare_runs>)
+  add_test(NAME ranks_exact
+           COMMAND ${PROJECT_SOURCE_DIR}/tests/ranks/test_exact.sh ${run_programs} ${MPIEXEC_EXECUTABLE})
+  set_tests_properties(ranks_exact PROPERTIES TIMEOUT 600 LABELS slow)
+endif()
+
 add_test(NAME check_includes COMMAND ${PROJECT_SOURCE_DIR}/scripts/check-includes)
 add_test(NAME check_includes_self_test COMMAND ${PROJECT_SOURCE_DIR}/scripts/check-includes --self-test)
 
