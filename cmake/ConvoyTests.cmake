@@ -38,7 +38,8 @@ if(TARGET convoy_cli)
   set(run_programs $<TARGET_FILE:convoy_cli> $<TARGET_FILE:compare_runs>)
   add_test(NAME ranks_exact
            COMMAND ${PROJECT_SOURCE_DIR}/tests/ranks/test_exact.sh ${run_programs} ${MPIEXEC_EXECUTABLE})
-  set_tests_properties(ranks_exact PROPERTIES TIMEOUT 600 LABELS slow)
+  add_test(NAME ranks_kill_resume COMMAND ${PROJECT_SOURCE_DIR}/tests/ranks/kill_and_resume.sh ${run_programs} 6 1)
+  set_tests_properties(ranks_exact ranks_kill_resume PROPERTIES TIMEOUT 600 LABELS slow)
 endif()
 
 add_test(NAME check_includes COMMAND ${PROJECT_SOURCE_DIR}/scripts/check-includes)
