@@ -87,7 +87,6 @@ Config read_arguments(const TrainArguments& args, TrainerOptions& options) {
 
 /// This rank's part. Returns whether the training came to its end.
 bool train_rank(const TrainArguments& args, const JoinedRanks& joined, const std::vector<std::string>& command_line) {
-  const StopSignals signals;
   TrainerOptions options;
   Config config = read_arguments(args, options);
   options.communicator = joined.communicator;
@@ -117,6 +116,7 @@ void train(const TrainArguments& args, const std::vector<std::string>& command_l
     read_arguments(args, ignored);  // what is wrong with the command line is said once, not by every rank
     args.ranks.launch();
   }
+  const StopSignals signals;  // from here on a signal stops all ranks in good order, however early it comes
   bool finished = false;
   {  // the ranks part before an exit code is thrown: parting by an exception would tell the others of a failure
     const JoinedRanks joined = args.ranks.join();

@@ -99,7 +99,7 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options)
   loading.first_slot = shard_.first;
   loading.slots = shard_.count;
   loading.report = [this](const std::string& message) { log().warning("{}", message); };
-  loading.opened = [this](const std::string& file) { communicator_->set_data_file(file); };
+  loading.reading = [this](const std::string& file) { communicator_->set_data_file(file); };
   loader_ = std::make_unique<Loader>(train_data_, augment_options(config_), normalization(config_), loading);
   if (!options_.resume.empty()) resume();
   check_same_state(*communicator_, store_, step_);

@@ -30,6 +30,14 @@ foreach(way own mpirun hosts)
   set_tests_properties(ranks_${way} PROPERTIES TIMEOUT 600 LABELS slow SKIP_RETURN_CODE 77
                                                ENVIRONMENT "OMP_NUM_THREADS=1;OMP_WAIT_POLICY=passive")
 endforeach()
+# Faults during a training by the real program.
+if(TARGET convoy_cli)
+  add_library(late_files MODULE ${PROJECT_SOURCE_DIR}/tests/ranks/late_files.cpp)
+  target_link_libraries(late_files PRIVATE ${CMAKE_DL_LIBS})
+  add_test(NAME ranks_faults COMMAND ${PROJECT_SOURCE_DIR}/tests/ranks/test_faults.sh $<TARGET_FILE:convoy_cli>
+                                     $<TARGET_FILE:late_files> ${MPIEXEC_EXECUTABLE})
+  set_tests_properties(ranks_faults PROPERTIES TIMEOUT 600 LABELS slow ENVIRONMENT "OMP_WAIT_POLICY=passive")
+endif()
 
 # Whole runs of the program: what the number of ranks changes, and what a killed run loses.
 if(TARGET convoy_cli)

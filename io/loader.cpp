@@ -1,5 +1,6 @@
 #include "io/loader.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <exception>
@@ -17,6 +18,33 @@ struct Loader::Slot {
   std::vector<Order> orders;
   int64_t next_sample = 0, unfinished = 0;
   std::exception_ptr error;
+};
+
+/// While it lives, a sample is in reading.
+class Loader::Reading {
+ public:
+  Reading(Loader& loader, int64_t id) : loader_(loader), id_(id) {
+    const std::lock_guard lock(loader_.reading_mutex_);
+    loader_.reading_.push_back(id_);
+    if (loader_.reading_.size() == 1) tell_oldest();
+  }
+  ~Reading() {
+    const std::lock_guard lock(loader_.reading_mutex_);
+    const auto at = std::find(loader_.reading_.begin(), loader_.reading_.end(), id_);
+    const bool was_oldest = at == loader_.reading_.begin();
+    loader_.reading_.erase(at);
+    if (was_oldest && !loader_.reading_.empty()) tell_oldest();
+  }
+  Reading(const Reading&) = delete;
+  Reading& operator=(const Reading&) = delete;
+
+ private:
+  void tell_oldest() const {
+    if (loader_.options_.reading) loader_.options_.reading(loader_.dataset_.image_path(loader_.reading_.front()));
+  }
+
+  Loader& loader_;
+  int64_t id_;
 };
 
 std::vector<int64_t> epoch_order(int64_t size, uint64_t seed, int64_t epoch) {
@@ -130,8 +158,8 @@ Sample Loader::produce(Position position, const std::vector<int64_t>& order, int
   const auto size = static_cast<int64_t>(order.size());
   for (int64_t tried = 0; tried < size; ++tried) {
     id = order[static_cast<size_t>((position.index + tried) % size)];
-    if (options_.opened) options_.opened(dataset_.image_path(id));
     try {
+      const Reading reading(*this, id);
       const Sample sample = dataset_.decode(id);
       RandomStream random(options_.seed, "augment",
                           mix(static_cast<uint64_t>(position.epoch), static_cast<uint64_t>(position.index)));

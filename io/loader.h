@@ -40,7 +40,9 @@ struct LoaderOptions {
   bool drop_last = true;         ///< false = batches run across the end of an epoch
   BadSamplePolicy on_bad_sample = BadSamplePolicy::fail;
   std::function<void(const std::string&)> report;  ///< told once per skipped sample; default: standard error
-  std::function<void(const std::string&)> opened;  ///< told of each image file before it is read, by any worker
+  /// Told, by any worker, which image file has been in reading for longest, whenever that changes: where a batch does
+  /// not come, this file is why.
+  std::function<void(const std::string&)> reading;
 };
 
 /// The order of one epoch: a Fisher-Yates shuffle of 0..size-1 drawn from (seed, "shuffle", epoch).
@@ -73,6 +75,7 @@ class Loader {
 
  private:
   struct Slot;
+  class Reading;
   struct Position {
     int64_t epoch, index;
   };
@@ -99,6 +102,8 @@ class Loader {
   std::set<int64_t> reported_;
   int64_t next_step_ = 0;  ///< the next step to open a slot for
   bool stopping_ = false;
+  std::mutex reading_mutex_;
+  std::deque<int64_t> reading_;  ///< samples in reading, in the order in which they were begun
   std::vector<std::thread> workers_;
 };
 

@@ -78,7 +78,7 @@ TEST_CASE("the loader's batches depend on nothing but seed, epoch and position",
       LoaderOptions none = options_for(4, workers);
       none.first_slot = 4;
       none.slots = 0;
-      none.opened = [](const std::string& file) { FAIL(file); };
+      none.reading = [](const std::string& file) { FAIL(file); };
       Loader loader(dataset, kAugment, {}, none);
       for (const Batch& whole : expected) {
         Batch got = loader.next();
@@ -96,7 +96,7 @@ TEST_CASE("the loader's batches depend on nothing but seed, epoch and position",
   SECTION("and each file is announced before it is read") {
     LoaderOptions announcing = options_for(4, 0);
     std::vector<std::string> files;
-    announcing.opened = [&](const std::string& file) { files.push_back(file); };
+    announcing.reading = [&](const std::string& file) { files.push_back(file); };
     Loader loader(dataset, kAugment, {}, announcing);
     const Batch batch = loader.next();
     REQUIRE(files.size() == 4);

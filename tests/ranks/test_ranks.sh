@@ -10,14 +10,11 @@ set -u
 program=$(realpath "$1")
 way=$2
 mpirun=${3:-}
+scripts=$(realpath "$(dirname "$0")")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
-failures=0
-mark=$RANDOM$RANDOM$$ # tells our processes from those of other runs
-export CONVOY_TEST_MARK=$mark OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-export OMPI_MCA_btl_vader_single_copy_mechanism=none # containers forbid the other one, with a warning per rank
-export OMPI_MCA_btl_vader_backing_directory=$work # what it leaves when it is killed itself
+source "$scripts/functions.sh"
 if [ "$way" != own ] && ! command -v "$mpirun" > /dev/null; then
   echo "skipped: there is no mpirun for the MPI of this build"
   exit 77
@@ -33,39 +30,6 @@ start() { # start RANKS MODE [RANK]: the command line that begins a run
   else
     command=("$mpirun" "${open_mpi[@]}" -np "$ranks" "$program" "$@")
   fi
-}
-# Processes of this test other than the shell itself and its children that look.
-processes() {
-  local environment pid
-  for environment in /proc/[0-9]*/environ; do
-    pid=${environment#/proc/}; pid=${pid%/environ}
-    [ "$(readlink "/proc/$pid/exe" 2> /dev/null)" = "$program" ] || continue
-    if tr '\0' '\n' < "$environment" 2> /dev/null | grep -qx "CONVOY_TEST_MARK=$mark"; then echo "$pid"; fi
-  done
-}
-segments() { ls /dev/shm 2> /dev/null | grep '^convoy-' | sort; }
-segments > segments.before
-
-fail() { failures=$((failures + 1)); echo "FAILED: $*"; head -c 3000 out.log err.log; }
-clean() { # clean WHAT: nothing is left
-  local what=$1 left
-  for _ in $(seq 50); do
-    left=$(processes)
-    [ -n "$left" ] || break
-    sleep 0.1
-  done
-  if [ -n "$left" ]; then fail "$what: processes left: $left"; kill -9 $left 2> /dev/null; fi
-  # Segments of other runs come and go; those that appeared and stay are ours.
-  left=$(segments | comm -13 segments.before - | while read -r name; do
-    sleep 0.2
-    if [ -e "/dev/shm/$name" ] && ! fuser -s "/dev/shm/$name" 2> /dev/null; then echo "$name"; fi
-  done)
-  if [ -n "$left" ]; then fail "$what: left in /dev/shm: $left"; (cd /dev/shm && rm -f $left); fi
-}
-said() { # said WHAT COUNT TEXT: that many lines of the run have the text, or more
-  local count
-  count=$(cat out.log err.log | grep -cE -- "$3")
-  [ "$count" -ge "$2" ] || fail "$1: '$3' found in $count lines, wanted $2"
 }
 run() { # run WHAT CODE SECONDS RANKS MODE [RANK]
   local what=$1 code=$2 limit=$3 result; shift 3
@@ -86,32 +50,6 @@ begin() {
     sleep 0.1
   done
   fail "${command[*]} did not start"
-}
-# finish WHAT CODE SECONDS: the run that began ends so.
-finish() {
-  local what=$1 code=$2 limit=$3 result=still
-  for _ in $(seq $((limit * 10))); do
-    if ! kill -0 "$launcher" 2> /dev/null; then break; fi
-    sleep 0.1
-  done
-  if kill -0 "$launcher" 2> /dev/null; then kill -9 "$launcher"; fail "$what: still running after $limit s"; fi
-  wait "$launcher" 2> /dev/null
-  result=$?
-  if ! [[ $result =~ ^($code)$ ]]; then fail "$what: exit code $result, wanted $code"; fi
-  clean "$what"
-  echo "ran: $what"
-}
-rank_process() { # rank_process NUMBER: its pid
-  local pid
-  for _ in $(seq 50); do
-    for pid in $(processes); do
-      if tr '\0' '\n' < "/proc/$pid/environ" | grep -qxE "(CONVOY|OMPI_COMM_WORLD|PMI)_RANK=$1"; then
-        echo "$pid"
-        return
-      fi
-    done
-    sleep 0.1
-  done
 }
 
 # What the launcher answers when a rank has ended with an error, and when one was killed. MPICH's kills the other ranks at
