@@ -16,6 +16,10 @@ struct PlanArguments {
     command.add_option("--size", size, "HEIGHTxWIDTH; default TRAIN.CROP_SIZE");
     command.add_option("--batch", batch, "images per step; default the global batch")
         ->check(CLI::Range(int64_t{1}, kLargestCount));
+    command.add_option("--ranks", ranks, "plan rank 0 of so many ranks, with what they exchange")
+        ->capture_default_str()
+        ->check(CLI::Range(1, 65536));
+    context.add_exact_ranks(command);
     command.add_flag("--eval", eval, "the prediction instead of the training step");
     command.add_flag("--dump-plan", dump, "every launch with shapes and layouts");
     command.add_flag("--trace-step", trace, "run one step on random data: every launch with its time");
@@ -25,34 +29,55 @@ struct PlanArguments {
   ContextArguments context;
   std::string size;
   int64_t batch = 0;
+  int ranks = 1;
   bool eval = false, dump = false, trace = false, json = false;
 };
 
-/// A network with the graph and plan of one step.
+/// Ranks that are only thought of.
+class PlannedRanks : public NullCommunicator {
+ public:
+  explicit PlannedRanks(int size) : size_(size) {}
+  int size() const override { return size_; }
+
+ private:
+  int size_;
+};
+
+/// A network with the graph and plan of one step of rank 0.
 struct PlannedStep {
-  PlannedStep(const Config& config, const ContextOptions& options, bool eval, int64_t batch, SizeHW size)
-      : context(options),
+  PlannedStep(const Config& config, const ContextOptions& options, bool eval, int64_t batch, SizeHW size, int ranks = 1)
+      : context(options, std::make_shared<PlannedRanks>(ranks)),
         network(make_network(network_options(config, class_count(config)), store)),
-        graph(context, store),
-        shape{batch, 3, size.height, size.width} {
+        graph(context, store) {
     require_fitting(*network, config.model.model_name, size);
     if (eval) {
+      shape = {batch, 3, size.height, size.width};
       Builder builder{graph, Mode::kEval};
       targets.push_back(network->forward(builder, graph.input("image", DType::kF32, shape))[0].value);
     } else {
-      targets.push_back(build_training_step(graph, *network, config, batch, size));
+      const BatchShard shard = plan_batch(config, batch, ranks, options.exact_ranks).shard(batch, 0, ranks);
+      ShardedStep step = build_sharded_step(graph, *network, config, shard, size);
+      targets = std::move(step.targets);
+      lanes = step.lanes;
+      shape = {lanes.images * lanes.count, 3, size.height, size.width};
     }
     std::vector<Value> all = targets;
     for (const Value& effect : graph.gradient_effects()) all.push_back(effect);
     fuse(graph, make_schedule(graph, all, true));
-    plan = context.plans().get(graph, make_schedule(graph, all, true), context);
+    plan = context.plans().get(graph, make_schedule(graph, all, true), context, lanes.count > 1);
+  }
+  /// Memory of the activations of all lanes.
+  size_t activation_bytes() const {
+    const auto count = static_cast<size_t>(lanes.count);
+    return plan->arena_bytes * (plan->sequential ? 1 : count) + plan->kept_bytes * count;
   }
 
   Context context;
   ParamStore store;
   std::unique_ptr<Network> network;
   Graph graph;
-  Shape shape;
+  Shape shape;  ///< of rank 0's images
+  Lanes lanes;
   std::vector<Value> targets;
   std::shared_ptr<const Plan> plan;
 };
@@ -104,9 +129,13 @@ void plan(const PlanArguments& args) {
   const Config config = args.config.load();
   require_supported(config);
   const SizeHW size = args.size.empty() ? config.train.crop_size : parse_size(args.size);
-  const int64_t batch = args.batch ? args.batch : global_batch(config, 1);
+  const int64_t batch = args.batch ? args.batch : global_batch(config, args.ranks);
   const ContextOptions options = args.context.options();
-  PlannedStep step(config, options, args.eval, batch, size);
+  CONVOY_CHECK(args.ranks == 1 || !args.eval, "--ranks {} with --eval: predictions exchange nothing", args.ranks);
+  CONVOY_CHECK(args.ranks == 1 || !args.trace,
+               "--ranks {} with --trace-step: the step runs on one rank; convoy bench ranks measures several",
+               args.ranks);
+  PlannedStep step(config, options, args.eval, batch, size, args.ranks);
   const Plan& p = *step.plan;
 
   int64_t parameters = 0;
@@ -118,8 +147,14 @@ void plan(const PlanArguments& args) {
   const double input = static_cast<double>(step.shape.count()) * 4 * (args.eval ? 1.0 : 4.0 / 3);
   const double loader =
       args.eval ? 0 : input * 4;  // the batches that the loader holds ready or in work, and one in use
-  const double peak =
-      static_cast<double>(p.arena_bytes) + weights + gradients + velocities + (args.eval ? input : loader);
+  const auto activations = static_cast<double>(step.activation_bytes());
+  size_t messages = 0, message_bytes = 0, bucket_bytes = 0;
+  for (const Launch& launch : p.launches) {
+    messages += launch.kind == Launch::Kind::kExchange;
+    message_bytes += Plan::message_floats(launch) * sizeof(float);
+  }
+  for (const GradientBucket& b : p.buckets) bucket_bytes += b.bytes;
+  const double peak = activations + weights + gradients + velocities + (args.eval ? input : loader);
   const double macs = forward_macs(config, options, size);
   std::vector<const PlanValue*> largest;
   for (const PlanValue& v : p.values)
@@ -137,6 +172,7 @@ void plan(const PlanArguments& args) {
       buckets.push_back({{"gradients", b.parameters.size()}, {"bytes", b.bytes}, {"ready_after", b.ready_after}});
     fmt::print("{}\n", nlohmann::ordered_json{{"network", config.model.model_name},
                                               {"batch", batch},
+                                              {"ranks", args.ranks},
                                               {"height", size.height},
                                               {"width", size.width},
                                               {"training", !args.eval},
@@ -144,13 +180,15 @@ void plan(const PlanArguments& args) {
                                               {"forward_macs_per_image", macs},
                                               {"step_flops", p.total_flops()},
                                               {"launches", p.launches.size()},
-                                              {"arena_bytes", p.arena_bytes},
+                                              {"arena_bytes", activations},
                                               {"most_alive_bytes", p.lower_bound_bytes},
                                               {"parameter_bytes", weights},
                                               {"gradient_bytes", gradients},
                                               {"optimizer_bytes", velocities},
                                               {"predicted_peak_bytes", peak},
                                               {"copied_bytes", copied},
+                                              {"messages", messages},
+                                              {"message_bytes", message_bytes},
                                               {"largest_tensors", tensors},
                                               {"buckets", buckets}}
                            .dump(1));
@@ -161,11 +199,16 @@ void plan(const PlanArguments& args) {
   fmt::print("{}{}, {} at batch {}, {}x{}\n", config.model.model_name,
              config.model.backbone.empty() ? "" : " / " + config.model.backbone,
              args.eval ? "prediction" : "training step", batch, size.height, size.width);
+  if (args.ranks > 1)
+    fmt::print(
+        "rank 0 of {}          {} images; {} messages of {:.3f} MiB in all between launches, {:.1f} MiB of gradients\n",
+        args.ranks, step.shape[0], messages, mib(static_cast<double>(message_bytes)),
+        mib(static_cast<double>(bucket_bytes)));
   fmt::print("parameters           {} in {} tensors\n", parameters, step.store.parameters().size());
   fmt::print("forward pass         {:.3f} G multiply-adds per image\n", macs / 1e9);
   fmt::print("this step            {} launches, {:.2f} GFLOP\n", p.launches.size(), p.total_flops() / 1e9);
-  fmt::print("activations          {:.1f} MiB in one arena ({:.1f} MiB alive at once)\n",
-             mib(static_cast<double>(p.arena_bytes)), mib(static_cast<double>(p.lower_bound_bytes)));
+  fmt::print("activations          {:.1f} MiB in one arena ({:.1f} MiB alive at once)\n", mib(activations),
+             mib(static_cast<double>(p.lower_bound_bytes)));
   fmt::print("weights              {:.1f} MiB, gradients {:.1f} MiB, optimizer {:.1f} MiB\n", mib(weights),
              mib(gradients), mib(velocities));
   fmt::print("predicted peak       {:.1f} MiB{}\n", mib(peak),

@@ -60,23 +60,26 @@ BatchPlan plan_batch(const Config& config, int64_t global_batch, int ranks, bool
   return plan;
 }
 
+ShardedStep build_sharded_step(Graph& graph, const Network& network, const Config& config, const BatchShard& shard,
+                               SizeHW size) {
+  const int ranks = graph.context().communicator().size();
+  const bool exact = graph.context().options().exact_ranks;
+  const BatchPlan plan = plan_batch(config, shard.global, ranks, exact);
+  const int64_t images = plan.lane_images > 0 ? plan.lane_images : std::max<int64_t>(shard.count, 1);
+  ShardedStep step{.targets = {}, .lanes = {.count = static_cast<int>(shard.count / images), .images = images}};
+  const bool shared = ranks > 1 || exact || step.lanes.count != 1;
+  if (shared) graph.set_global_batch({.images = shard.global, .statistics = plan.statistics});
+  step.targets = sum_over_lanes({build_training_step(graph, network, config, images, size)});
+  if (shared) step.targets.push_back(sum_over_lanes({graph.input("stop_flags", DType::kF32, {kStopFlags}, true)})[0]);
+  return step;
+}
+
 TrainingStep::TrainingStep(Context& context, ParamStore& store, const Network& network, const Config& config,
                            const BatchShard& shard)
     : shard_(shard), seed_(static_cast<uint64_t>(config.seed)), graph_(context, store) {
-  const int ranks = context.communicator().size();
-  const bool exact = context.options().exact_ranks;
-  const BatchPlan plan = plan_batch(config, shard.global, ranks, exact);
-  const int64_t images = plan.lane_images > 0 ? plan.lane_images : std::max<int64_t>(shard.count, 1);
-  const Lanes lanes{.count = static_cast<int>(shard.count / images), .images = images};
-  if (ranks > 1 || exact || lanes.count != 1)
-    graph_.set_global_batch({.images = shard.global, .statistics = plan.statistics});
-  const Value loss = build_training_step(graph_, network, config, images, config.train.crop_size);
-  std::vector<Value> targets{sum_over_lanes({loss})[0]};
-  if (graph_.global_batch().shared()) {
-    flags_ = Tensor::zeros(DType::kF32, {kStopFlags});
-    targets.push_back(sum_over_lanes({graph_.input("stop_flags", DType::kF32, {kStopFlags}, true)})[0]);
-  }
-  session_ = std::make_unique<Session>(graph_, targets, lanes);
+  const ShardedStep step = build_sharded_step(graph_, network, config, shard, config.train.crop_size);
+  if (step.targets.size() > 1) flags_ = Tensor::zeros(DType::kF32, {kStopFlags});
+  session_ = std::make_unique<Session>(graph_, step.targets, step.lanes);
 }
 
 TrainingStep::Result TrainingStep::run(const Batch& batch, int64_t step, uint32_t stop_flags) {

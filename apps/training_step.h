@@ -30,6 +30,18 @@ struct BatchPlan {
 /// would be split; per-rank statistics with exact sums).
 BatchPlan plan_batch(const Config& config, int64_t global_batch, int ranks, bool exact_ranks);
 
+/// Bits of stop flags that travel between ranks.
+constexpr int kStopFlags = 16;
+
+/// A graph of a rank's part of a training step: what a Session over it needs.
+struct ShardedStep {
+  std::vector<Value> targets;  ///< loss of the global batch; where there are several ranks or lanes also the stop flags
+  Lanes lanes;
+};
+/// build_training_step for one rank's shard of a global batch, with all exchanges. The graph must be new.
+ShardedStep build_sharded_step(Graph& graph, const Network& network, const Config& config, const BatchShard& shard,
+                               SizeHW size);
+
 class TrainingStep {
  public:
   /// Builds the graph of the step and its plan for this rank's shard of the global batch. Collective: every rank of the
@@ -37,9 +49,6 @@ class TrainingStep {
   /// statistics.
   TrainingStep(Context& context, ParamStore& store, const Network& network, const Config& config,
                const BatchShard& shard);
-
-  /// Bits of stop_flags that travel between ranks.
-  static constexpr int kStopFlags = 16;
 
   struct Result {
     float loss = 0;           ///< over the global batch, the same on every rank
