@@ -8,15 +8,6 @@
 
 namespace convoy {
 
-GoldenStream::GoldenStream(std::string_view name, uint64_t case_seed) : seed_(fnv1a(name) ^ case_seed) {}
-
-double GoldenStream::operator[](uint64_t i) const {
-  uint64_t z = seed_ + i + 0x9E3779B97F4A7C15ull;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-  return static_cast<double>((z ^ (z >> 31)) >> 40) * 0x1p-24;
-}
-
 std::vector<int64_t> sample_positions(int64_t count, int64_t numel) {
   std::vector<int64_t> positions;
   for (int64_t k = 0; k < count; ++k)
@@ -76,7 +67,7 @@ Shape GoldenFile::input_shape() const {
 void GoldenFile::fill_values(const nlohmann::json& row, float* values, int64_t count) const {
   const std::string name = row.at(0), kind = row.at(2);
   const auto& params = row.at(3);
-  const GoldenStream u(name, case_seed_);
+  const ReferenceStream u(name, case_seed_);
   const auto fill_with = [&](auto rule) {
     for (int64_t i = 0; i < count; ++i) values[i] = static_cast<float>(rule(u[static_cast<uint64_t>(i)]));
   };
@@ -128,7 +119,7 @@ void GoldenFile::fill(ParamStore& store) const {
 std::vector<float> GoldenFile::input() const {
   const Shape shape = input_shape();
   const double offset = json_.at("input").at("offset");
-  const GoldenStream u("input", case_seed_), v("input.offset", case_seed_);
+  const ReferenceStream u("input", case_seed_), v("input.offset", case_seed_);
   const int64_t plane = shape[2] * shape[3];
   std::vector<float> values(static_cast<size_t>(shape.count()));
   for (int64_t i = 0; i < shape.count(); ++i)
@@ -144,7 +135,7 @@ std::vector<int32_t> GoldenFile::target() const {
   CONVOY_CHECK(shape == Shape({image[0], image[2], image[3]}),
                "'{}': the target's shape {} does not fit the input's {}", path_, shape.str(), image.str());
   const double classes = entry.at("classes");
-  const GoldenStream u("target", case_seed_), ignored("target.ignore", case_seed_);
+  const ReferenceStream u("target", case_seed_), ignored("target.ignore", case_seed_);
   std::vector<int32_t> labels(static_cast<size_t>(shape.count()));
   for (size_t i = 0; i < labels.size(); ++i)
     labels[i] = ignored[i] < 0.1 ? -1 : static_cast<int32_t>(std::floor(u[i] * classes));

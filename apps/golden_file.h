@@ -11,17 +11,6 @@
 
 namespace convoy {
 
-/// The number stream NAME, CASE_SEED of the reference files: element i is u_i = (splitmix64(seed + i) >> 40) * 2^-24 in
-/// [0,1), seed = FNV-1a-64(NAME) xor CASE_SEED. Values are formed in double and rounded to float once.
-class GoldenStream {
- public:
-  GoldenStream(std::string_view name, uint64_t case_seed);
-  double operator[](uint64_t i) const;
-
- private:
-  uint64_t seed_;
-};
-
 /// A file of reference figures for a segmentation network. Members mirror the file; figures stay JSON.
 class GoldenFile {
  public:

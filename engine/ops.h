@@ -6,15 +6,11 @@
 
 #include "engine/graph.h"
 #include "kernels/activation.h"
+#include "kernels/conv2d.h"
 
 namespace convoy {
 
-struct Conv2dOptions {
-  int64_t stride_h = 1, stride_w = 1;
-  int64_t pad_h = 0, pad_w = 0;
-  int64_t dilation_h = 1, dilation_w = 1;
-  int64_t groups = 1;
-};
+using Conv2dOptions = Conv2dParams;
 /// Cross-correlation. weight (K, C/groups, kh, kw), bias (K) or empty.
 Value conv2d(Value x, Value weight, Value bias, const Conv2dOptions& options = {});
 

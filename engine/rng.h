@@ -28,6 +28,18 @@ constexpr uint64_t mix(uint64_t a, uint64_t b) {
   return z ^ (z >> 31);
 }
 
+/// The number stream NAME, CASE_SEED of reference figures, which their makers draw in the same way: element i is
+/// (splitmix64(seed + i) >> 40) * 2^-24 in [0,1), with seed = FNV-1a-64(NAME) xor CASE_SEED. Values are formed in
+/// double and rounded to float once, by the caller.
+class ReferenceStream {
+ public:
+  explicit ReferenceStream(std::string_view name, uint64_t case_seed = 0) : seed_(fnv1a(name) ^ case_seed) {}
+  double operator[](uint64_t i) const { return static_cast<double>(mix(seed_ + i, 0) >> 40) * 0x1p-24; }
+
+ private:
+  uint64_t seed_;
+};
+
 /// A sequence drawn from one (seed, purpose, index): what augmentation, shuffling and initialisation use.
 class RandomStream {
  public:

@@ -10,26 +10,11 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/rng.h"
+
 namespace convoy::golden {
 
-/// The number stream NAME, CASE_SEED: element i is u_i = (splitmix64(seed + i) >> 40) * 2^-24 in [0,1), with
-/// seed = FNV-1a-64(NAME) xor CASE_SEED. Values are formed in double and rounded to float once, by the caller.
-class Stream {
- public:
-  explicit Stream(std::string_view name, uint64_t case_seed = 0) : seed_(0xcbf29ce484222325ull) {
-    for (const char c : name) seed_ = (seed_ ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
-    seed_ ^= case_seed;
-  }
-  double operator[](uint64_t i) const {
-    uint64_t z = seed_ + i + 0x9E3779B97F4A7C15ull;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-    return static_cast<double>((z ^ (z >> 31)) >> 40) * 0x1p-24;
-  }
-
- private:
-  uint64_t seed_;
-};
+using Stream = ReferenceStream;
 
 /// An input, output or gradient of a case: values in row-major order.
 struct Array {
