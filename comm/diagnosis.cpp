@@ -160,7 +160,8 @@ std::optional<Failure> find_silent(const std::vector<RankView>& ranks, double se
       }
     }
     if (silent.empty() || !all) continue;
-    return Failure{fmt::format("host {} does not answer: nothing was heard of {} for {} (is it down, or the network?)",
+    return Failure{fmt::format("host {} does not answer: nothing was heard of {} for {} (is it down, its first rank "
+                               "stopped, or the network?)",
                                host, rank_list(silent), seconds_text(shortest)),
                    silent};
   }

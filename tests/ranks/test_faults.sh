@@ -34,7 +34,7 @@ command_of() { # command_of RANKS ARGUMENT...: sets `command`, by `way`
     command=("${launched[@]}" -np "$ranks" "$program" "${train[@]}" "$@")
   fi
 }
-# By mpirun with ranks that are not alike: ranks_of PROGRAM FOLDER ARGUMENT... adds one to `command`.
+# By mpirun with ranks that are not alike: rank_of PROGRAM FOLDER ARGUMENT... adds one to `command`.
 rank_of() {
   local its_program=$1 folder=$2; shift 2
   if [ ${#command[@]} = 0 ]; then command=("${launched[@]}"); else command+=(:); fi
@@ -44,7 +44,7 @@ rank_of() {
 each_says() {
   local what=$1 pattern=$2 rank prefix; shift 2
   for rank in "$@"; do
-    if [ "$way" = mpirun ]; then prefix="\[1,$rank\]<std...>:"; elif [ "$rank" = 0 ]; then prefix=""; else prefix="\[$rank\] "; fi
+    if [ "$way" != own ]; then prefix="\[1,$rank\]<std...>:"; elif [ "$rank" = 0 ]; then prefix=""; else prefix="\[$rank\] "; fi
     cat out.log err.log | grep -qE -- "^$prefix(error: |[0-9: .-]+ [A-Z]+ ).*$pattern" || fail "$what: rank $rank does not say '$pattern'"
   done
 }
@@ -56,13 +56,13 @@ run() {
   clean "$1"
   echo "ran: $1"
 }
-# begin COMMAND...: starts it in the background and waits for the first checkpoint in run/. Sets `launcher`.
+# begin COMMAND...: starts it in the background and waits for a checkpoint in run/. Sets `launcher`.
 begin() {
   rm -rf run
   "$@" > out.log 2> err.log < /dev/null &
   launcher=$!
   for _ in $(seq 300); do
-    if [ -d run/checkpoints/step-00000002 ]; then return; fi
+    if [ -n "$(last_step)" ]; then return; fi
     sleep 0.1
   done
   fail "$*: no checkpoint after 30 s"
@@ -71,7 +71,7 @@ begin_ranks() { # begin_ranks RANKS ARGUMENT...
   command_of "$@" --run-dir run --max-iters 100000 --skip-val
   begin "${command[@]}"
 }
-last_step() { ls run/checkpoints | grep -E '^step-[0-9]+$' | tail -1 | sed 's/step-0*//'; }
+last_step() { ls run/checkpoints 2> /dev/null | grep -E '^step-[0-9]+$' | tail -1 | sed 's/step-0*//'; }
 logged_step() { tail -1 run/metrics.jsonl | sed -E 's/.*"step":([0-9]+).*/\1/'; }
 # resumes WHAT RANKS: the run goes on from its newest checkpoint, none of which is damaged, for two steps.
 resumes() {
@@ -84,7 +84,7 @@ resumes() {
   said "$what: resume" 1 "resumed from .* at step $step"
   if grep -q damaged out.log err.log; then fail "$what: a damaged checkpoint"; fi
 }
-# The image file that is rank 1's in some step from now on: any of the training set, each is read once an epoch.
+# Of the training set, each image of which is read once an epoch.
 some_image() { ls data/leftImg8bit/train/*/*.png | sed -n 3p; }
 corrupt() { printf 'no longer what it was' | dd of="$1" bs=1 seek=$(($(stat -c %s "$1") / 2)) conv=notrunc 2> /dev/null; }
 
@@ -107,7 +107,7 @@ faulty_ranks() { # faulty_ranks RANKS RANK OTHER...: one of them is killed or st
   begin_ranks "$ranks"
   kill -STOP "$(rank_process "$fault")"
   finish "$what" "$([ "$way" = own ] && echo 1 || echo '1|137')" 20
-  each_says "$what" "rank $fault of $ranks .*Its process is stopped" "${others[@]}"
+  each_says "$what" "(rank $fault of $ranks .*Its process is stopped|nothing was heard of rank $fault for)" "${others[@]}"
   resumes "$what" "$ranks"
 }
 
@@ -238,7 +238,7 @@ signals() {
   command_of 2 --run-dir run --max-iters 100000 --skip-val
   "${command[@]}" > out.log 2> err.log < /dev/null &
   launcher=$!
-  for _ in $(seq 300); do grep -q "shared memory" out.log && break; sleep 0.02; done
+  for _ in $(seq 300); do grep -q " ranks on " out.log && break; sleep 0.02; done
   kill -TERM "$(rank_process 1)"
   finish "$what" 75 20
   said "$what" 1 "SIGTERM at step"
@@ -288,9 +288,21 @@ launcher_alone() {
   [ "$(losses first | wc -l)" = 10 ] || fail "$what: steps are missing"
   echo "ran: $what"
 
+  what="a rank that is stopped and goes on"
+  begin_ranks 2
+  local paused step
+  paused=$(rank_process 1)
+  kill -STOP "$paused"
+  sleep 1.5
+  kill -CONT "$paused"
+  step=$(($(logged_step) + 2))
+  for _ in $(seq 100); do [ "$(logged_step)" -ge "$step" ] && break; sleep 0.1; done
+  kill -TERM "$launcher"
+  finish "$what" 75 20
+  [ "$(logged_step)" -ge "$step" ] || fail "$what: it did not go on"
+
   what="two runs in one folder"
   begin_ranks 2
-  cp out.log first.log
   timeout 20 "${command[@]}" --resume auto > out2.log 2> err2.log && fail "$what: exit code 0"
   grep -qE "^error: rank 0 on .*run: .*process $(rank_process 0)" err2.log || fail "$what: $(cat err2.log)"
   kill -TERM "$launcher"
@@ -298,11 +310,11 @@ launcher_alone() {
   resumes "$what" 2
 }
 
+open_mpi=false
+if command -v "$mpirun" > /dev/null && "$mpirun" --version | grep -q "Open MPI"; then open_mpi=true; fi
+$open_mpi || echo "skipped: runs by mpirun, since there is none of Open MPI"
 for way in own mpirun; do
-  if [ $way = mpirun ] && ! { command -v "$mpirun" > /dev/null && "$mpirun" --version | grep -q "Open MPI"; }; then
-    echo "skipped: there is no mpirun of Open MPI"
-    continue
-  fi
+  [ $way = own ] || $open_mpi || continue
   faulty_ranks 2 0 1
   faulty_ranks 3 2 0 1
   data_faults
@@ -312,8 +324,14 @@ for way in own mpirun; do
 done
 way=own
 launcher_alone
-way=mpirun
-if command -v "$mpirun" > /dev/null && "$mpirun" --version | grep -q "Open MPI"; then ranks_that_differ; fi
+if $open_mpi; then
+  way=mpirun
+  ranks_that_differ
+  way=hosts # ranks that act as if they were on two hosts
+  export CONVOY_PRETEND_HOSTS=2
+  faulty_ranks 3 2 0 1
+  stops "SIGUSR1 to mpirun" 75 USR1 launcher
+fi
 
 if [ $failures != 0 ]; then echo "$failures failed"; exit 1; fi
 echo "all as expected"
