@@ -28,7 +28,7 @@ StopSignals::StopSignals() {
 }
 
 StopSignals::~StopSignals() {
-  for (const int signal : kSignals) std::signal(signal, SIG_DFL);
+  for (const int signal : kSignals) std::signal(signal, SIG_IGN);
   std::signal(SIGPIPE, SIG_DFL);
 }
 

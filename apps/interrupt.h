@@ -4,6 +4,7 @@
 namespace convoy {
 
 /// While it lives, SIGTERM, SIGINT and SIGUSR1 set a flag instead of ending the process. A second SIGINT ends it.
+/// Afterwards they are ignored: the process is about to end, and its exit code is to tell how the run went.
 class StopSignals {
  public:
   StopSignals();

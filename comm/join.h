@@ -1,6 +1,7 @@
 // The steps of join_ranks.
 #pragma once
 #include <atomic>
+#include <csignal>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,6 +27,10 @@ struct HostMemory {
   /// Once all have opened them.
   void remove_names(const std::string& job) const;
 };
+
+/// Signals that the ranks of our launcher start with blocked and let through in join_ranks: until then a program has
+/// had time to say what it does with them.
+constexpr int kHeldUntilJoined[] = {SIGTERM, SIGINT, SIGUSR1};
 
 /// A token for the names of one run.
 std::string random_token();

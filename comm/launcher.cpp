@@ -137,7 +137,7 @@ class Launcher {
   pid_t own_pid_ = ::getpid();
   std::string job_ = random_token(), program_ = own_program();
   std::vector<std::string> arguments_ = own_arguments();
-  sigset_t handled_, old_mask_;
+  sigset_t handled_, old_mask_, rank_mask_;
   struct sigaction old_child_action_;
   Descriptor signals_, no_input_;
   HostMemory memory_;  ///< made here, so that no rank has to wait for another one's
@@ -173,6 +173,8 @@ Launcher::Launcher(int ranks) : ranks_(ranks) {
     if (!nohup) sigaddset(&handled_, signal);
   }
   ::sigprocmask(SIG_BLOCK, &handled_, &old_mask_);
+  rank_mask_ = old_mask_;
+  for (const int signal : kHeldUntilJoined) sigaddset(&rank_mask_, signal);
   signals_ = Descriptor(::signalfd(-1, &handled_, SFD_CLOEXEC | SFD_NONBLOCK));
   if (signals_.get() < 0) {
     const int error = errno;
@@ -238,7 +240,7 @@ void Launcher::become_rank(char* const* arguments, char* const* environment, int
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != own_pid_) ::_exit(kCannotStart);  // the launcher was gone before prctl
   ::sigaction(SIGCHLD, &old_child_action_, nullptr);
-  ::sigprocmask(SIG_SETMASK, &old_mask_, nullptr);
+  ::sigprocmask(SIG_SETMASK, &rank_mask_, nullptr);
   if (::dup2(no_input_.get(), STDIN_FILENO) >= 0 && ::dup2(out, STDOUT_FILENO) >= 0 &&
       ::dup2(err, STDERR_FILENO) >= 0) {
     ::execve(program_.c_str(), arguments, environment);

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -66,6 +67,10 @@ std::optional<OwnRank> own_rank() {
 }
 
 JoinedRanks join_own(const OwnRank& own, const RanksOptions& options) {
+  sigset_t held;
+  sigemptyset(&held);
+  for (const int signal : kHeldUntilJoined) sigaddset(&held, signal);
+  ::sigprocmask(SIG_UNBLOCK, &held, nullptr);
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);  // a pipe to the launcher, which wants lines
   JoinedRanks joined;
   const std::vector<CoreMask> masks(static_cast<size_t>(own.ranks), own_mask());
