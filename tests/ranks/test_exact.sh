@@ -14,7 +14,7 @@ mpirun=${3:-}
 configs=$(realpath "$(dirname "$0")/../../configs")
 full=${EXACT_FULL:-}
 work=$(realpath "$(mktemp -d)")
-trap 'rm -rf "$work"' EXIT
+trap '[ $BASHPID != $$ ] || rm -rf "$work"' EXIT # not in a child that a signal ends before it is the program
 cd "$work"
 export OMP_WAIT_POLICY=passive OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_btl_vader_single_copy_mechanism=none # containers forbid the other one, with a warning per rank

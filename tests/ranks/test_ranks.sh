@@ -12,7 +12,7 @@ way=$2
 mpirun=${3:-}
 scripts=$(realpath "$(dirname "$0")")
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap '[ $BASHPID != $$ ] || rm -rf "$work"' EXIT # not in a child that a signal ends before it is the program
 cd "$work"
 source "$scripts/functions.sh"
 if [ "$way" != own ] && ! command -v "$mpirun" > /dev/null; then
@@ -43,6 +43,7 @@ run() { # run WHAT CODE SECONDS RANKS MODE [RANK]
 # Starts a run in the background and waits until its ranks are at work. Sets `launcher`.
 begin() {
   start "$@"
+  : > out.log # what an earlier run said is no sign of this one
   "${command[@]}" > out.log 2> err.log < /dev/null &
   launcher=$!
   for _ in $(seq 300); do
