@@ -79,6 +79,8 @@ check "its pictures" sh -c "ls predicted/*_label.png predicted/*_prediction.png 
 check "eval --json" sh -c "$convoy eval --run-dir tested --json | grep -q miou_present"
 
 check "bench step" $convoy bench step --net FastSCNN --size 64x96 --batch 2 --threads 1 --warmup 0 --pairs 1
+check "plan --ranks" sh -c "$convoy plan --config-file recipe.yaml --ranks 2 --dump-plan | grep -q 'sync_bn_stats'"
+check "verify --exact-ranks" timeout 120 $convoy verify --exact-ranks --ranks 3 --net FastSCNN --size 32x64 --batch 4 --steps 2
 check "bench ranks" timeout 120 $convoy bench ranks --ranks 2 --net FastSCNN --size 64x96 --batch 4 --warmup 0 --rounds 1 --steps 1 --bucket-mb 0.5 --json ranks.json
 has_keys() { python3 -c 'import json, sys; r = json.load(open(sys.argv[1])); [r[k] for k in sys.argv[2:]]' "$@"; }
 check "its figures" has_keys ranks.json together alone side_by_side ratio_to_alone ratio_to_side_by_side statistics_and_counts gradients
@@ -95,6 +97,9 @@ refused "key without value" "SOLVER.LR" $train --run-dir bad SOLVER.LR
 refused "no recipe" "nowhere.yaml" $convoy train --config-file nowhere.yaml
 refused "unknown network" "FastSCNN" $train --run-dir bad MODEL.MODEL_NAME FastSCN
 refused "a setting not built yet" "SOLVER.OPTIMIZER adam" $train --run-dir bad SOLVER.OPTIMIZER adam
+refused "files for --exact-ranks" "takes no files" $convoy verify --exact-ranks $golden
+refused "nothing to verify" "reference files" $convoy verify
+refused "predictions that exchange" "--eval" $convoy plan --config-file recipe.yaml --ranks 2 --eval
 refused "no ranks" "--ranks" $train --run-dir bad --ranks 0
 refused "a key that several ranks do not know" "SOLVER.LR" $train --run-dir bad --ranks 2 SOLVER.LRR 1
 refused "an earlier run in the way of several ranks" "rank 0 on" $train --run-dir whole --ranks 2
