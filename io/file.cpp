@@ -48,6 +48,11 @@ int open_regular(const fs::path& path, struct stat& status) {
 
 DurableFile::DurableFile(fs::path path, uint64_t expected_bytes)
     : path_(std::move(path)), temporary_(path_), expected_bytes_(expected_bytes) {
+  // The rename would put a file in the place of a device such as /dev/full.
+  std::error_code none;
+  const fs::file_status there = fs::status(path_, none);
+  if (fs::exists(there) && !fs::is_regular_file(there))
+    fail("{}: is no regular file, and will not be replaced by one", path_.string());
   temporary_ += ".tmp";
   descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (descriptor_ < 0) fail_write("cannot be created", errno);

@@ -8,8 +8,8 @@
 namespace convoy {
 
 /// Writes one file durably: bytes go to `path`.tmp; commit() syncs it, renames it to `path` and syncs the directory.
-/// Without commit() (an exception on the way) the .tmp is removed. Every failure is an Error that names the path, the
-/// system's reason and how many bytes were to be written.
+/// Without commit() (an exception on the way) the .tmp is removed. What is there and no regular file is an Error. Every
+/// failure is an Error that names the path, the system's reason and how many bytes were to be written.
 class DurableFile {
  public:
   /// `expected_bytes`: the size the file will have, for the error message; 0 when unknown.
