@@ -44,7 +44,7 @@ Config ConfigArguments::load(const std::vector<std::string>& more) const {
 void BucketSize::add_to(CLI::App& command) {
   command
       .add_option("--bucket-mb", mebibytes_,
-                  "MiB of gradients that ranks sum together (convoy bench comm says which size suits a machine)")
+                  "MiB of gradients in one exchange between ranks (convoy bench comm says which size suits a machine)")
       ->capture_default_str()
       ->check(CLI::Range(0.001, 1e6));
 }
@@ -52,7 +52,9 @@ void BucketSize::add_to(CLI::App& command) {
 ContextArguments::ContextArguments(CLI::App& command) {
   command.add_option("--device", device_, "cpu")->capture_default_str();
   command.add_option("--precision", precision_, "fp32")->capture_default_str();
-  command.add_option("--threads", threads_, "compute threads; 0: all cores this process may use")
+  command
+      .add_option("--threads", threads_,
+                  "compute threads of each process; 0: one for each core it may use; the ranks of a host divide them")
       ->capture_default_str()
       ->check(CLI::Range(0, 4096));
   command.add_flag("--direct-conv", direct_conv_, "dense convolutions by the plain kernel");
@@ -82,11 +84,14 @@ ContextOptions ContextArguments::options() const {
 
 RankArguments::RankArguments(CLI::App& command) {
   command
-      .add_option("--ranks", ranks_,
-                  "processes that share the work: they are started on this host; behind mpirun or srun, which start "
-                  "them, at most a reminder")
+      .add_option(
+          "--ranks", ranks_,
+          "processes to start on this host, which share the work (default: this one alone). Leave it out behind "
+          "mpirun or srun, which start them")
       ->check(CLI::Range(1, 1024));
-  command.add_option("--comm-timeout", options_.timeout_seconds, "seconds until a rank that others wait for is named")
+  command
+      .add_option("--comm-timeout", options_.timeout_seconds,
+                  "seconds that ranks wait for one of them; then all end with a message that names it")
       ->capture_default_str()
       ->check(CLI::Range(1.0, 1e6));
 }

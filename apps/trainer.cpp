@@ -167,7 +167,7 @@ void Trainer::log_start() {
              store_.parameters().size(), train_data_.size(),
              val_data_ ? fmt::format(", {} validation images", val_data_->size()) : "");
   const SizeHW crop = config_.train.crop_size;
-  log().info("global batch {} at {}x{}{}, {} steps of {} per epoch{}; activations {:.1f} MiB", shard_.global,
+  log().info("global batch {} at {}x{}{}; {} steps, {} per epoch{}; activations {:.1f} MiB", shard_.global,
              crop.height, crop.width,
              ranks > 1 ? fmt::format(", divided {}", division_text(batch_plan_, shard_.global, ranks)) : "",
              total_steps_, steps_per_epoch_, ranks > 1 ? "" : fmt::format(", {} threads", context_.threads()),
@@ -185,6 +185,7 @@ void Trainer::log_start() {
 TrainResult Trainer::run() {
   TrainResult result{.total_steps = total_steps_};
   bool improved = false;
+  first_step_ = step_;
   if (evaluation_due()) improved = evaluate();  // the run was stopped between this step and its evaluation
   if (communicator_->size() > 1)
     stop_flags_ |= any_rank(*communicator_, stop_wishes(), "reasons to stop before the first step");
@@ -225,7 +226,9 @@ TrainResult Trainer::run() {
   communicator_->set_activity("writing the report");
   draw_pictures();
   const fs::path report = write_report(directory_->path());
-  log().info("{} steps in {}{}; report: {}", step_, duration_text(seconds_since(start_)),
+  log().info("{} steps{} in {}{}; report: {}", step_ - first_step_,
+             first_step_ > 0 ? fmt::format(" ({} to {})", first_step_ + 1, step_) : "",
+             duration_text(seconds_since(start_)),
              best_miou_ ? fmt::format(", best mIoU {:.2f} %", *best_miou_ * 100) : "", report.string());
   return result;
 }

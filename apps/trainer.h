@@ -93,6 +93,7 @@ class Trainer {
 
   TrainerOptions options_;
   Clock::time_point start_ = Clock::now();
+  int64_t first_step_ = 0;  ///< steps that were done before this process took over
   std::shared_ptr<Communicator> communicator_;
   Config config_;
   BatchPlan batch_plan_;

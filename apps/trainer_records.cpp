@@ -90,6 +90,9 @@ void Trainer::restore(const LoadedCheckpoint& checkpoint) {
     changes = config_changes(parse_config(meta.at("config").get<std::string>(), "checkpoint"), config_);
     const int64_t batch = meta.value("global_batch", shard_.global);
     if (batch != shard_.global) changes.push_back(fmt::format("global batch {} -> {}", batch, shard_.global));
+    const int ranks = meta.value("ranks", communicator_->size());
+    if (ranks != communicator_->size() && !options_.context.exact_ranks)
+      changes.push_back(fmt::format("ranks {} -> {}: sums are rounded in another order", ranks, communicator_->size()));
   } catch (const nlohmann::json::exception& error) {
     fail("{}: the state of the run is incomplete: {}", checkpoint.path.string(), error.what());
   }
@@ -107,8 +110,10 @@ void Trainer::log_step(const Batch& batch) {
   const double lr = schedule_.at(step_ - 1);
   const int64_t peak = peak_memory_bytes();
   log().info(
-      "step {}/{}  epoch {}  lr {:.3g}  loss {:.4f}  {:.1f} images/s  data wait {:.0f} %  ETA {}  memory {:.2f} GiB",
+      "step {}/{}  epoch {}  lr {:.3g}  loss {:.4f}  {:.1f} images/s  data wait {:.0f} %{}  ETA {}  memory {:.2f} GiB",
       step_, total_steps_, batch.epoch + 1, lr, loss_, images_per_second, progress_.data_wait_share() * 100,
+      communicator_->size() > 1 ? fmt::format("  exchanges {:.0f} %", progress_.comm_wait_seconds() / seconds * 100)
+                                : "",
       duration_text(seconds * static_cast<double>(total_steps_ - step_)), static_cast<double>(peak) / (1 << 30));
   directory_->metrics().append({{"step", step_},
                                 {"epoch", batch.epoch + 1},

@@ -89,8 +89,9 @@ std::string summary_section(const ReportData& data) {
   results.add("mIoU of present classes, last", last_value(data.miou_present), percent);
   results.add("pixel accuracy, last", last_value(data.pixel_accuracy), percent);
   results.add("images/s", median_of_second_half(data.images_per_second), plain);
-  results.add("data wait", median_of_second_half(data.wait_share),
-              [](double share) { return percent(share) + " of the step"; });
+  const auto of_the_step = [](double share) { return percent(share) + " of the step"; };
+  results.add("data wait", median_of_second_half(data.wait_share), of_the_step);
+  results.add("exchanges", median_of_second_half(data.exchange_share), of_the_step);
   results.add("peak memory", data.peak_memory,
               [](double bytes) { return fmt::format("{:.2f} GiB", bytes / (1024.0 * 1024 * 1024)); });
   run.add("network", data.network);
@@ -134,6 +135,10 @@ std::string chart_section(const ReportData& data) {
   } else if (!data.wait_ms.empty()) {
     charts.push_back(noisy_chart("Waiting for data, ms per step", data.wait_ms));
     charts.back().from_zero = true;
+  }
+  if (!data.exchange_share.empty()) {
+    charts.push_back(noisy_chart("Share of the step spent in exchanges with other ranks", data.exchange_share));
+    charts.back().percent = charts.back().from_zero = true;
   }
   if (charts.empty()) return "";
   std::string out = "<section class=\"charts\">\n";

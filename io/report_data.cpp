@@ -99,8 +99,11 @@ void add_training(const nlohmann::json& object, double step, double global_batch
   add_point(data.images_per_second, object, step, "images_per_second");
   add_point(data.wait_ms, object, step, "data_wait_ms");
   const auto wait = number(object, "data_wait_ms"), rate = number(object, "images_per_second");
-  if (wait && rate && *rate > 0 && global_batch > 0)
-    data.wait_share.emplace_back(step, std::clamp(*wait * *rate / (1000 * global_batch), 0.0, 1.0));
+  const auto share_of_step = [&](double ms) { return std::clamp(ms * *rate / (1000 * global_batch), 0.0, 1.0); };
+  const bool step_time_known = rate && *rate > 0 && global_batch > 0;
+  if (wait && step_time_known) data.wait_share.emplace_back(step, share_of_step(*wait));
+  const auto exchanges = number(object, "comm_wait_ms");  // 0 on one rank, which exchanges nothing
+  if (exchanges && *exchanges > 0 && step_time_known) data.exchange_share.emplace_back(step, share_of_step(*exchanges));
   if (const auto epoch = number(object, "epoch")) data.last_epoch = *epoch;
 }
 
