@@ -167,9 +167,8 @@ void Trainer::log_start() {
              store_.parameters().size(), train_data_.size(),
              val_data_ ? fmt::format(", {} validation images", val_data_->size()) : "");
   const SizeHW crop = config_.train.crop_size;
-  log().info("global batch {} at {}x{}{}; {} steps, {} per epoch{}; activations {:.1f} MiB", shard_.global,
-             crop.height, crop.width,
-             ranks > 1 ? fmt::format(", divided {}", division_text(batch_plan_, shard_.global, ranks)) : "",
+  log().info("global batch {} at {}x{}{}; {} steps, {} per epoch{}; activations {:.1f} MiB", shard_.global, crop.height,
+             crop.width, ranks > 1 ? fmt::format(", divided {}", division_text(batch_plan_, shard_.global, ranks)) : "",
              total_steps_, steps_per_epoch_, ranks > 1 ? "" : fmt::format(", {} threads", context_.threads()),
              static_cast<double>(training_step_->plan().arena_bytes) / (1 << 20));
   if (ranks > 1 && config_.train.global_batch == 0)

@@ -26,7 +26,7 @@ void fill_run(const fs::path& run) {
   std::string metrics;
   for (int step = 10; step <= 2000; step += 10) {
     metrics += fmt::format(
-        R"({{"step":{},"epoch":{},"loss":{},"lr":{},"images_per_second":12.5,"data_wait_ms":32,"peak_memory_bytes":1610612736}})"
+        R"({{"step":{},"epoch":{},"loss":{},"lr":{},"images_per_second":12.5,"data_wait_ms":32,"comm_wait_ms":64,"peak_memory_bytes":1610612736}})"
         "\n",
         step, step / 500, step == 500 ? "null" : fmt::format("{}", 3 * std::exp(-step / 500.0)),
         0.01 * (1 - step / 2001.0));
@@ -74,10 +74,11 @@ TEST_CASE("a report shows the run and needs nothing else") {
   has("<th>pixel accuracy, last</th><td>91.00 %</td>");
   has("<th>images/s</th><td>12.5</td>");
   has("<th>data wait</th><td>10.00 % of the step</td>");
+  has("<th>exchanges</th><td>20.00 % of the step</td>");
   has("<th>peak memory</th><td>1.50 GiB</td>");
   has("<td>&lt;host&gt;</td>");
-  for (const char* title :
-       {"Training loss", "Evaluation", "Learning rate", "Images per second", "waiting for data", "smoothed</text>"})
+  for (const char* title : {"Training loss", "Evaluation", "Learning rate", "Images per second", "waiting for data",
+                            "in exchanges with other ranks", "smoothed</text>"})
     has(title);
   has("<th>road &lt;1&gt;</th><td class=\"bar\"><i style=\"width:87.50%\"></i></td><td>87.50 %</td>");
   has("<th>train</th><td class=\"bar\"></td><td>absent</td>");
