@@ -1,6 +1,7 @@
 #include "apps/evaluator.h"
 
 #include <future>
+#include <utility>
 
 #include "kernels/metrics.h"
 
@@ -116,7 +117,7 @@ std::optional<SegmentationScores> evaluate_dataset(Predictor& predictor, const S
   start_decoding(rank);
   int64_t stopped = 0;
   for (int64_t index = rank; index < dataset.size(); index += ranks) {
-    std::future<Sample> current = std::move(next);
+    std::future<Sample> current = std::exchange(next, {});
     start_decoding(index + ranks);
     if (options.stop && options.stop()) {
       stopped = 1;

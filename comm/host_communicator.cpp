@@ -197,7 +197,7 @@ std::string HostCommunicator::map_parts(GradientWindow& window, size_t bytes) {
   if (threads) {
     const std::shared_ptr<SharedMemory>* mine = &own;
     std::vector<const std::shared_ptr<SharedMemory>*> all(static_cast<size_t>(ranks_));
-    all_gather(&mine, sizeof(mine), all.data(), what + ": parts");
+    all_gather(&mine, sizeof(void*), all.data(), what + ": parts");
     for (int rank = 0; rank < ranks_; ++rank) window.parts[rank] = *all[rank];
   } else {
     try {

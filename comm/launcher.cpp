@@ -24,8 +24,6 @@
 #include "comm/ranks.h"
 #include "engine/error.h"
 
-extern char** environ;
-
 namespace convoy {
 
 namespace {
