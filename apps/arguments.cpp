@@ -18,6 +18,8 @@ ConfigArguments::ConfigArguments(CLI::App& command) : command_(command) {
   command.add_option("--config-file", file_, "recipe in YAML")->type_name("FILE");
   // CLI11 would take lists in brackets apart, so the pairs are left to overrides().
   command.allow_extras();
+  // Before the command asks for what it misses: that may be a misspelt option.
+  command.parse_complete_callback([this] { overrides(); });
   command.footer(
       "KEY VALUE ... behind the options override the recipe, as in SOLVER.LR 0.01 TRAIN.CROP_SIZE \"(128, 256)\".");
 }

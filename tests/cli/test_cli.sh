@@ -92,6 +92,7 @@ check "verify" sh -c "$convoy verify --threads 1 '$golden' | tail -1 | grep -q '
 # Bad input: named within 10 s.
 refused "unknown command" "'train'" $convoy trian
 refused "unknown option" "--log-iter" $train --log-itre 3
+refused "a misspelt option that was needed" "--run-dir" $convoy eval --run-dri tested
 refused "unknown key" "SOLVER.LR" $train --run-dir bad SOLVER.LRR 1
 refused "key without value" "SOLVER.LR" $train --run-dir bad SOLVER.LR
 refused "no recipe" "nowhere.yaml" $convoy train --config-file nowhere.yaml
