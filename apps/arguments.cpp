@@ -14,6 +14,15 @@ std::vector<std::string> command_line() {
   return words;
 }
 
+CLI::Validator number_between(double least, double greatest) {
+  const auto check = [least, greatest](const std::string& text) -> std::string {
+    double value = 0;
+    if (CLI::detail::lexical_cast(text, value) && value >= least && value <= greatest) return {};
+    return fmt::format("'{}' is no number from {} to {}", text, least, greatest);
+  };
+  return {check, fmt::format("FROM {} TO {}", least, greatest), "number"};
+}
+
 ConfigArguments::ConfigArguments(CLI::App& command) : command_(command) {
   command.add_option("--config-file", file_, "recipe in YAML")->type_name("FILE");
   // CLI11 would take lists in brackets apart, so the pairs are left to overrides().
@@ -48,7 +57,7 @@ void BucketSize::add_to(CLI::App& command) {
       .add_option("--bucket-mb", mebibytes_,
                   "MiB of gradients in one exchange between ranks (convoy bench comm says which size suits a machine)")
       ->capture_default_str()
-      ->check(CLI::Range(0.001, 1e6));
+      ->check(number_between(0.001, 1e6));
 }
 
 ContextArguments::ContextArguments(CLI::App& command) {
@@ -95,15 +104,15 @@ RankArguments::RankArguments(CLI::App& command) {
       .add_option("--comm-timeout", options_.timeout_seconds,
                   "seconds that ranks wait for one of them; then all end with a message that names it")
       ->capture_default_str()
-      ->check(CLI::Range(1.0, 1e6));
+      ->check(number_between(1, 1e6));
 }
 
 bool RankArguments::is_launcher() const {
   return ranks_.value_or(1) > 1 && !is_rank();
 }
 
-void RankArguments::launch() const {
-  throw Exit{start_ranks(*ranks_)};
+void RankArguments::launch(LostOutput lost_output) const {
+  throw Exit{start_ranks(*ranks_, lost_output)};
 }
 
 JoinedRanks RankArguments::join() const {

@@ -21,6 +21,9 @@ inline constexpr int kExitResumable = 75;
 /// Above this a number on the command line is a slip of the pen, and products of it would leave 64 bits.
 inline constexpr int64_t kLargestCount = 1'000'000;
 
+/// A number from `least` to `greatest`. CLI::Range takes "nan" for one.
+CLI::Validator number_between(double least, double greatest);
+
 void add_train_command(CLI::App& app);
 void add_eval_command(CLI::App& app);
 void add_predict_command(CLI::App& app);
@@ -84,7 +87,7 @@ class RankArguments {
   /// Whether this process is to start ranks, not to be one.
   bool is_launcher() const;
   /// Starts the ranks, waits for them and throws Exit with their code.
-  [[noreturn]] void launch() const;
+  [[noreturn]] void launch(LostOutput lost_output = LostOutput::kIsError) const;
   /// Makes this process a rank. Throws Error when a launcher has started another number of them than --ranks says.
   JoinedRanks join() const;
 

@@ -24,7 +24,7 @@ struct TrainArguments {
     command.add_option("--max-iters", max_iters, "steps of the run (TRAIN.MAX_ITERS)")
         ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000'000}));
     command.add_option("--max-seconds", trainer.max_seconds, "stop in good order after this time, with exit code 75")
-        ->check(CLI::Range(0.001, 1e9));
+        ->check(number_between(0.001, 1e9));
     command.add_option("--log-iter", trainer.log_interval, "steps between log lines")
         ->capture_default_str()
         ->check(CLI::Range(int64_t{1}, kLargestCount));
@@ -114,7 +114,7 @@ void train(const TrainArguments& args, const std::vector<std::string>& command_l
   if (args.ranks.is_launcher()) {
     TrainerOptions ignored;
     read_arguments(args, ignored);  // what is wrong with the command line is said once, not by every rank
-    args.ranks.launch();
+    args.ranks.launch(LostOutput::kIsIgnored);
   }
   const StopSignals signals;  // from here on a signal stops all ranks in good order, however early it comes
   bool finished = false;

@@ -11,9 +11,9 @@
 
 #include "comm/diagnosis.h"
 #include "comm/link_connection.h"
-#include "comm/quiet_thread.h"
 #include "comm/socket.h"
 #include "engine/error.h"
+#include "engine/start_thread.h"
 
 namespace convoy {
 namespace {
@@ -276,7 +276,7 @@ HostLink::HostLink(std::shared_ptr<Liveness> liveness, HostLinkOptions options) 
     state.peers.push_back({LinkConnection(std::move(socket), ranks), 0, monotonic_ns()});
   }
   state.liveness->set_arbitrated(true);
-  state.thread = quiet_thread([&state] { state.run(); });
+  state.thread = start_thread("link hosts", [&state] { state.run(); });
 }
 
 HostLink::~HostLink() {

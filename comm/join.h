@@ -2,6 +2,7 @@
 #pragma once
 #include <atomic>
 #include <csignal>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -62,10 +63,13 @@ extern std::atomic<bool> said_why;
 int take_place(const std::vector<CoreMask>& masks, int local_rank, const CoreMask& widest,
                std::vector<std::string>& notes);
 
+/// More than one, and the launcher does not tell how many.
+inline constexpr int kUnknownProcesses = std::numeric_limits<int>::max();
+
 // Only in builds with MPI.
 
-/// Under a launcher of MPI.
-JoinedRanks join_mpi(const RanksOptions& options);
+/// Under a launcher of MPI that has started `processes`. Throws Error where MPI brings another number together.
+JoinedRanks join_mpi(const RanksOptions& options, int processes);
 /// After a failure: MPI must not be finalised, since others may not come to it, and this process is to wait at its end
 /// for the others' last messages.
 void keep_until_exit(ProcessRank& process);

@@ -112,7 +112,7 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
 
 class Launcher {
  public:
-  explicit Launcher(int ranks);
+  Launcher(int ranks, LostOutput lost_output);
   ~Launcher();
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;
@@ -132,20 +132,22 @@ class Launcher {
   int running() const;
 
   int ranks_;
+  LostOutput lost_output_;
   pid_t own_pid_ = ::getpid();
   std::string job_ = random_token(), program_ = own_program();
   std::vector<std::string> arguments_ = own_arguments();
   sigset_t handled_, old_mask_, rank_mask_;
-  struct sigaction old_child_action_;
+  struct sigaction old_child_action_, old_pipe_action_;
   Descriptor signals_, no_input_;
   HostMemory memory_;  ///< made here, so that no rank has to wait for another one's
   std::unique_ptr<Liveness> liveness_;
   std::vector<Child> children_;
   std::optional<Clock::time_point> kill_at_;
   bool failed_ = false, interrupted_ = false;
+  int output_error_ = 0;  ///< of standard output, as errno
 };
 
-Launcher::Launcher(int ranks) : ranks_(ranks) {
+Launcher::Launcher(int ranks, LostOutput lost_output) : ranks_(ranks), lost_output_(lost_output) {
   rlimit files{};
   const rlim_t wanted = 2 * static_cast<rlim_t>(ranks) + 32;
   if (::getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < wanted) {
@@ -162,6 +164,8 @@ Launcher::Launcher(int ranks) : ranks_(ranks) {
   struct sigaction action {};
   action.sa_handler = SIG_DFL;  // a parent that ignored SIGCHLD would leave us without exit codes
   ::sigaction(SIGCHLD, &action, &old_child_action_);
+  action.sa_handler = SIG_IGN;  // readers of the output that go away end no rank
+  ::sigaction(SIGPIPE, &action, &old_pipe_action_);
   sigemptyset(&handled_);
   sigaddset(&handled_, SIGCHLD);
   for (const int signal : kPassedOn) {
@@ -194,6 +198,7 @@ Launcher::~Launcher() {
       std::filesystem::remove(entry.path(), error);
   }
   ::sigaction(SIGCHLD, &old_child_action_, nullptr);
+  ::sigaction(SIGPIPE, &old_pipe_action_, nullptr);
   ::sigprocmask(SIG_SETMASK, &old_mask_, nullptr);
 }
 
@@ -238,6 +243,7 @@ void Launcher::become_rank(char* const* arguments, char* const* environment, int
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != own_pid_) ::_exit(kCannotStart);  // the launcher was gone before prctl
   ::sigaction(SIGCHLD, &old_child_action_, nullptr);
+  ::sigaction(SIGPIPE, &old_pipe_action_, nullptr);
   ::sigprocmask(SIG_SETMASK, &rank_mask_, nullptr);
   if (::dup2(no_input_.get(), STDIN_FILENO) >= 0 && ::dup2(out, STDOUT_FILENO) >= 0 &&
       ::dup2(err, STDERR_FILENO) >= 0) {
@@ -286,6 +292,10 @@ int Launcher::run() {
     if (watched[0].revents) handle_signals();
     kill_late();
   }
+  if (!failed_ && output_error_ != 0 && lost_output_ == LostOutput::kIsError) {
+    say(fmt::format("error: standard output cannot be written: {}", std::strerror(output_error_)));
+    failed_ = true;
+  }
   return failed_ ? 1 : interrupted_ ? kInterrupted : 0;
 }
 
@@ -326,6 +336,7 @@ void Launcher::reap() {
       stream->output.flush();
       stream->pipe.close();
     }
+    if (output_error_ == 0) output_error_ = child.out.output.error();
     note_end(child, status);
   }
 }
@@ -367,10 +378,10 @@ void Launcher::kill_late() {
 
 }  // namespace
 
-int start_ranks(int ranks) {
+int start_ranks(int ranks, LostOutput lost_output) {
   CONVOY_CHECK(ranks >= 1, "the number of ranks must be at least 1, not {}", ranks);
   CONVOY_CHECK(!is_rank(), "this process is a rank already: either mpirun or --ranks starts the ranks, not both");
-  return Launcher(ranks).run();
+  return Launcher(ranks, lost_output).run();
 }
 
 }  // namespace convoy

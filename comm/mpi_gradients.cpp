@@ -8,9 +8,9 @@
 #include <mutex>
 #include <thread>
 
-#include "comm/quiet_thread.h"
 #include "engine/communicator.h"
 #include "engine/error.h"
+#include "engine/start_thread.h"
 
 namespace convoy {
 
@@ -134,7 +134,7 @@ void MpiGradients::start(std::vector<std::span<float>> segments, const std::stri
     state_->sum(bucket);
     return;
   }
-  if (!state_->thread.joinable()) state_->thread = quiet_thread([state = state_] { state->run(); });
+  if (!state_->thread.joinable()) state_->thread = start_thread("sum gradients", [state = state_] { state->run(); });
   {
     const std::lock_guard lock(state_->mutex);
     state_->waiting.push_back(std::move(bucket));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -170,8 +171,11 @@ std::shared_ptr<Communicator> communicator_of(MPI_Comm comm, const RanksOptions&
   const LocalComm real(comm, rank);
   std::unique_ptr<LocalComm> pretended;
   if (const char* text = pretend ? std::getenv("CONVOY_PRETEND_HOSTS") : nullptr) {
-    const int count = std::atoi(text);
-    CONVOY_CHECK(count >= 1, "CONVOY_PRETEND_HOSTS={} is no number of hosts", text);
+    int count = 0;
+    const char* end = text + std::strlen(text);
+    const auto read = std::from_chars(text, end, count);
+    CONVOY_CHECK(read.ec == std::errc() && read.ptr == end && count >= 1 && count <= ranks,
+                 "CONVOY_PRETEND_HOSTS='{}' is no number of hosts of {} ranks", text, ranks);
     pretended = std::make_unique<LocalComm>(comm, rank, rank * count / ranks);
   }
   const Hosts here = number_hosts(comm, real.get());
@@ -273,7 +277,7 @@ void keep_until_exit(ProcessRank& process) {
   std::atexit(wait_for_others);
 }
 
-JoinedRanks join_mpi(const RanksOptions& options) {
+JoinedRanks join_mpi(const RanksOptions& options, int processes) {
   int initialized = 0;
   MPI_Initialized(&initialized);
   if (!initialized) {
@@ -281,6 +285,12 @@ JoinedRanks join_mpi(const RanksOptions& options) {
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
   }
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  const int joined_processes = size_of(MPI_COMM_WORLD);
+  CONVOY_CHECK(joined_processes == processes || processes == kUnknownProcesses,
+               "the environment tells of {} processes, and MPI ({}) has brought together {}: they were started by the "
+               "launcher of another MPI (use this one's mpirun, or srun --mpi with what it needs), or the variables "
+               "are left from an earlier one (OMPI_COMM_WORLD_SIZE, PMI_SIZE or SLURM_STEP_NUM_TASKS)",
+               processes, library_version(), joined_processes);
   JoinedRanks joined;
   joined.threads = place(MPI_COMM_WORLD, joined.notes);
   joined.communicator = communicator_of(MPI_COMM_WORLD, options, true, !initialized, joined.notes);

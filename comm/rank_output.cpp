@@ -8,7 +8,7 @@
 
 namespace convoy {
 
-void write_fully(int descriptor, std::string_view bytes) {
+int write_fully(int descriptor, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(descriptor, bytes.data(), bytes.size());
     if (written >= 0) {
@@ -17,9 +17,10 @@ void write_fully(int descriptor, std::string_view bytes) {
       pollfd room{descriptor, POLLOUT, 0};
       ::poll(&room, 1, -1);
     } else if (errno != EINTR) {
-      return;
+      return errno;
     }
   }
+  return 0;
 }
 
 void RankOutput::take(std::string_view bytes) {
@@ -46,7 +47,8 @@ void RankOutput::write_line(std::string_view line) {
   line_ = prefix_;
   line_ += line;
   line_ += '\n';
-  write_fully(descriptor_, line_);
+  const int error = write_fully(descriptor_, line_);
+  if (error_ == 0) error_ = error;
 }
 
 }  // namespace convoy

@@ -16,15 +16,18 @@ class RankOutput {
   void take(std::string_view bytes);
   /// Writes what came without a newline at its end.
   void flush();
+  /// The error number of the first line that could not be written; 0: none was lost.
+  int error() const { return error_; }
 
  private:
   void write_line(std::string_view line);
 
-  int descriptor_;
+  int descriptor_, error_ = 0;
   std::string prefix_, pending_, line_;
 };
 
-/// Writes everything, also to a descriptor that is full for now; gives up silently when nobody reads any more.
-void write_fully(int descriptor, std::string_view bytes);
+/// Writes everything, also to a descriptor that is full for now. Returns 0, or the error number where that cannot be
+/// done: nobody reads any more (the caller ignores SIGPIPE), or a disk is full.
+int write_fully(int descriptor, std::string_view bytes);
 
 }  // namespace convoy

@@ -36,15 +36,15 @@ std::optional<int> number_from(const char* variable) {
   return static_cast<int>(value);
 }
 
-/// The number of processes that a launcher of MPI has started with this one; 0 when there is no such launcher, 2 ("more
-/// than one") where it does not tell.
+/// The number of processes that a launcher of MPI has started with this one, or kUnknownProcesses; 0 when there is no
+/// such launcher.
 int mpi_processes() {
   if (const auto size = number_from("OMPI_COMM_WORLD_SIZE")) return *size;  // Open MPI
   if (const auto size = number_from("PMI_SIZE")) return *size;              // MPICH, srun --mpi=pmi2
   if (std::getenv("SLURM_PROCID")) {                                        // srun
     if (const auto size = number_from("SLURM_STEP_NUM_TASKS")) return *size;
   }
-  return std::getenv("PMIX_RANK") ? 2 : 0;
+  return std::getenv("PMIX_RANK") ? kUnknownProcesses : 0;
 }
 
 struct OwnRank {
@@ -75,7 +75,16 @@ JoinedRanks join_own(const OwnRank& own, const RanksOptions& options) {
   JoinedRanks joined;
   const std::vector<CoreMask> masks(static_cast<size_t>(own.ranks), own_mask());
   joined.threads = take_place(masks, own.rank, {}, joined.notes);
-  const HostMemory memory = HostMemory::open(own.job, own.ranks);
+  HostMemory memory;
+  try {
+    memory = HostMemory::open(own.job, own.ranks);
+  } catch (const Error& error) {
+    fail(
+        "rank {} of {} does not find the others: {}. Has their launcher ended? CONVOY_RANK, CONVOY_RANKS and "
+        "CONVOY_JOB "
+        "are set by --ranks; if they are left from an earlier run, unset them",
+        own.rank, own.ranks, error.what());
+  }
   const auto process = host_rank(memory, own.job, own.rank, own.ranks, options);
   joined.communicator = {process, process->communicator.get()};
   joined.communicator->barrier("start");
@@ -183,7 +192,7 @@ JoinedRanks join_ranks(const RanksOptions& options) {
   const int processes = mpi_processes();
   if (processes > 1) {
 #ifdef CONVOY_WITH_MPI
-    return join_mpi(options);
+    return join_mpi(options, processes);
 #else
     fail(
         "started as one of several processes by a launcher of MPI, but this build has no MPI: use --ranks N on one "

@@ -30,11 +30,15 @@ JoinedRanks join_ranks(const RanksOptions& options);
 /// A line per rank: rank, host, process, device, NUMA node, cores, threads. Collective.
 std::string rank_table(Communicator& communicator, const std::string& device, int threads);
 
+/// What it means that ranks' standard output cannot be written any more: an error where it is the answer, nothing where
+/// it is the log of something that goes on.
+enum class LostOutput { kIsError, kIsIgnored };
+
 /// Runs this program again as `ranks` processes of this host (`convoy train --ranks N`) and waits for them. Their lines
 /// come out prefixed by rank, none outlives the launcher, even one that is killed. SIGTERM, SIGINT and SIGUSR1 are
 /// passed on; a rank gets them from join_ranks on, before which it is to install its handlers. Returns the exit code
 /// for all: 0 when all succeeded, 1 when any failed, 75 when all that ended otherwise were interrupted and can resume.
-int start_ranks(int ranks);
+int start_ranks(int ranks, LostOutput lost_output = LostOutput::kIsError);
 /// Whether this process is a rank of `start_ranks` or of an MPI launcher already.
 bool is_rank();
 

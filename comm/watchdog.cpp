@@ -10,7 +10,7 @@
 
 #include "comm/diagnosis.h"
 #include "comm/process_state.h"
-#include "comm/quiet_thread.h"
+#include "engine/start_thread.h"
 
 namespace convoy {
 namespace {
@@ -143,7 +143,7 @@ Watchdog::Watchdog(std::shared_ptr<Liveness> liveness, WatchdogOptions options) 
   state_->own_namespace = pid_namespace();
   state_->observed.resize(state_->liveness->ranks());
   state_->views.resize(state_->liveness->ranks());
-  state_->thread = quiet_thread([state = state_.get()] { state->run(); });
+  state_->thread = start_thread("watch the other ranks", [state = state_.get()] { state->run(); });
 }
 
 Watchdog::~Watchdog() {

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "engine/error.h"
+#include "engine/start_thread.h"
 #include "io/checkpoint.h"
 #include "io/checkpoint_files.h"
 #include "io/file.h"
@@ -102,7 +103,7 @@ void CheckpointWriter::save(const CheckpointState& state, int64_t step, bool is_
   copy.meta = state.meta;
   copy.tensors.reserve(state.tensors.size());
   for (const NamedTensor& tensor : state.tensors) copy.tensors.push_back(copy_tensor(tensor));
-  thread_ = std::thread([this, step, is_best, copy = std::move(copy)] {
+  thread_ = start_thread("save a checkpoint", [this, step, is_best, copy = std::move(copy)] {
     try {
       write(copy, step, is_best);
     } catch (...) {

@@ -8,6 +8,7 @@
 
 #include "engine/error.h"
 #include "engine/rng.h"
+#include "engine/start_thread.h"
 
 namespace convoy {
 
@@ -85,10 +86,20 @@ Loader::Loader(const SegmentationDataset& dataset, AugmentOptions augment, Norma
     options_.report = [](const std::string& message) { std::fprintf(stderr, "%s\n", message.c_str()); };
   }
   if (options_.slots == 0) options_.workers = 0;  // its batches are empty: there is nothing to do ahead
-  for (int64_t i = 0; i < options_.workers; ++i) workers_.emplace_back([this] { run_worker(); });
+  try {
+    for (int64_t i = 0; i < options_.workers; ++i)
+      workers_.push_back(start_thread("load images (DATASET.WORKERS)", [this] { run_worker(); }));
+  } catch (...) {
+    stop_workers();
+    throw;
+  }
 }
 
 Loader::~Loader() {
+  stop_workers();
+}
+
+void Loader::stop_workers() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;

@@ -82,6 +82,7 @@ class Loader {
   using Order = std::shared_ptr<const std::vector<int64_t>>;
 
   void run_worker();
+  void stop_workers();
   void fill(Slot& slot, int64_t sample);
   Sample produce(Position position, const std::vector<int64_t>& order, int64_t& id);
   Position position_of(int64_t step, int64_t slot) const;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/error.h"
+#include "engine/start_thread.h"
 #include "io/dataset.h"
 #include "io/synth_scene.h"
 
@@ -90,7 +91,12 @@ SynthSummary synthesize(const std::string& folder, const SynthOptions& options) 
   const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
   const int64_t threads = options.threads > 0 ? options.threads : static_cast<int64_t>(cores);
   std::vector<std::thread> workers;
-  for (int64_t i = 1; i < std::min(threads, options.images); ++i) workers.emplace_back(work);
+  try {
+    for (int64_t i = 1; i < std::min(threads, options.images); ++i)
+      workers.push_back(start_thread("draw scenes", work));
+  } catch (const Error&) {
+    // Those that there are, and this one, do all the work.
+  }
   work();
   for (std::thread& worker : workers) worker.join();
   if (error) std::rethrow_exception(error);

@@ -109,6 +109,10 @@ refused "an earlier run in the way of several ranks" "rank 0 on" $train --run-di
 refused "exchanges of a single rank" "--ranks 2" $convoy bench ranks --net FastSCNN --size 64x96
 refused "a batch divided unevenly" "3" $convoy bench ranks --ranks 2 --net FastSCNN --size 64x96 --batch 3
 refused "buckets of nothing" "--bucket-mb" $train --run-dir bad --bucket-mb 0
+refused "buckets of no number" "--bucket-mb" $train --run-dir bad --bucket-mb nan
+refused "a time of no number" "--max-seconds" $train --run-dir bad --max-seconds nan
+refused "ranks without their launcher" "unset" env CONVOY_RANK=0 CONVOY_RANKS=2 CONVOY_JOB=gone $train --run-dir bad
+refused "processes that MPI does not know" "MPI" env OMPI_COMM_WORLD_SIZE=3 $train --run-dir bad
 refused "a device not built in" "cuda" $train --run-dir bad --device cuda
 refused "an earlier run in the way" "--resume auto" $train --run-dir whole
 refused "no such checkpoint" "mistyped" $train --run-dir bad --resume mistyped
@@ -121,6 +125,9 @@ refused "a plan beyond bounds" "1000000x1000000" $convoy plan --config-file reci
 refused "a plan that does not fit" "next size" $convoy plan --config-file recipe.yaml --size 1x1
 refused "a batch of none" "--batch" $convoy plan --config-file recipe.yaml --batch 0
 refused "a loss or weights that blow up" "step" $train --run-dir blown --max-iters 3 --skip-val SOLVER.LR 1e38
+mkfifo pipe
+refused "a pipe in the place of a profile" "regular file" $train --run-dir bad --profile pipe
+check "which stays" test -p pipe
 refused "a profile nowhere" "nowhere/x.json" $train --run-dir bad --profile nowhere/x.json
 echo 'TRAIN: {CROP_SIZE: &a [*a]}' > endless.yaml
 refused "an alias in itself" "endless.yaml:1" $convoy plan --config-file endless.yaml
@@ -129,6 +136,8 @@ check "predict passes over a link to itself" sh -c "$convoy predict --run-dir te
 mkdir no-run
 refused "report without a run" "no-run" $convoy report no-run
 refused "a full standard output" "standard output" sh -c "$convoy plan --config-file recipe.yaml > /dev/full"
+refused "a full standard output of ranks" "standard output" sh -c "$convoy eval --ranks 2 --run-dir tested > /dev/full"
+check "ranks whose log nobody reads" sh -c "$train --run-dir unread --ranks 2 --max-iters 4 --skip-val | true; test -f unread/report.html"
 check "closed standard streams" sh -c "$convoy plan --config-file nowhere.yaml >&- 2>&-; test \$? = 1"
 refused "a file size limit" "limited" bash -c "ulimit -f 8; $train --run-dir limited --max-iters 5 --skip-val"
 refused "synth size" "HEIGHTxWIDTH" $convoy synth other --size 12by14

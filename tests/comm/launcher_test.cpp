@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <numeric>
 
 #include "comm/agreement.h"
@@ -82,6 +83,17 @@ TEST_CASE("Lines of a rank come out whole and with its prefix") {
   CHECK(out.take() == "[3] third\n");
   lines.flush();
   CHECK(out.take().empty());
+}
+
+TEST_CASE("Lines that cannot be written are noticed") {
+  const int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+  REQUIRE(full >= 0);
+  RankOutput lines(full, "");
+  lines.take("begin");
+  CHECK(lines.error() == 0);
+  lines.take("ning\n");
+  CHECK(lines.error() == ENOSPC);
+  close(full);
 }
 
 TEST_CASE("A line without end comes out in pieces and loses nothing") {
