@@ -66,7 +66,11 @@ HostCommunicator::HostCommunicator(std::shared_ptr<SharedMemory> slots, std::sha
 }
 
 HostCommunicator::~HostCommunicator() {
-  if (std::uncaught_exceptions() == 0) liveness_->leave_run();
+  if (std::uncaught_exceptions() == 0) {
+    liveness_->leave_run();
+  } else {
+    liveness_->fail(fmt::format("rank {} has ended with an error", rank_), rank_);
+  }
 }
 
 void HostCommunicator::compare_headers() {

@@ -10,6 +10,7 @@
 
 #include "comm/diagnosis.h"
 #include "comm/process_state.h"
+#include "engine/error.h"
 #include "engine/start_thread.h"
 
 namespace convoy {
@@ -138,6 +139,8 @@ struct Watchdog::State {
 };
 
 Watchdog::Watchdog(std::shared_ptr<Liveness> liveness, WatchdogOptions options) : state_(std::make_unique<State>()) {
+  CONVOY_CHECK(options.late_seconds > 0, "the timeout of ranks must be more than 0 seconds, not {}",
+               options.late_seconds);
   state_->liveness = std::move(liveness);
   state_->options = std::move(options);
   state_->own_namespace = pid_namespace();

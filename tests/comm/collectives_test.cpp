@@ -7,6 +7,7 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <stdexcept>
 
 #include "comm/watchdog.h"
 #include "tests/comm/ranks_fixture.h"
@@ -247,6 +248,26 @@ TEST_CASE("a thread that has ended is named", "[comm]") {
   auto communicators = thread_communicators(2);
   communicators[1].reset();
   CHECK_THROWS_WITH(communicators[0]->barrier("more"), Contains("rank 1") && Contains("'more'"));
+}
+
+TEST_CASE("a thread that an exception ends is named at once", "[comm]") {
+  auto communicators = thread_communicators(2);
+  std::string outcome;
+  std::thread other([&] {
+    outcome = outcome_of([](Communicator& communicator) { communicator.barrier("start"); }, *communicators[1]);
+  });
+  try {
+    const auto own = std::move(communicators[0]);
+    throw std::runtime_error("trouble");
+  } catch (const std::runtime_error&) {
+  }
+  other.join();
+  CHECK_THAT(outcome, Catch::Contains("rank 0 has ended with an error"));
+}
+
+TEST_CASE("times that are none are refused", "[comm]") {
+  CHECK_THROWS_WITH(thread_communicators(2, 0), Catch::Contains("timeout"));
+  CHECK_THROWS_WITH(thread_communicators(2, std::nan("")), Catch::Contains("timeout"));
 }
 
 TEST_CASE("a process that is killed is named on the others, whatever they wait for", "[comm][process]") {
