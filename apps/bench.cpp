@@ -133,7 +133,8 @@ void print_ranks(const nlohmann::json& result) {
   other("one rank alone", "alone", "ratio_to_alone");
   other("ranks side by side", "side_by_side", "ratio_to_side_by_side");
   const auto exchange = [&](const char* name, const char* part, const char* unit) {
-    fmt::print("{:<24} {:9.2f} ms  {} {}, {:.3f} MiB\n", name, number(part, "median_seconds") * 1e3,
+    fmt::print("{:<24} {:9.2f} ms  {:.2f} ms for the rank that waits for nobody; {} {}, {:.3f} MiB\n", name,
+               number(part, "median_seconds") * 1e3, number(part, "median_seconds_without_waiting") * 1e3,
                number(part, "messages"), unit, number(part, "bytes") / (1 << 20));
   };
   exchange("  statistics, counts", "statistics_and_counts", "messages");

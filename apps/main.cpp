@@ -7,7 +7,9 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -47,6 +49,15 @@ void reserve_standard_streams() {
     descriptor = ::open("/dev/null", O_RDWR);
   } while (descriptor >= 0 && descriptor <= STDERR_FILENO);
   if (descriptor >= 0) ::close(descriptor);
+}
+
+/// Threads that spin while they wait slow a busy machine down tenfold and cost ranks each other's cores. OpenMP reads
+/// the policy when it is loaded, before main: the program starts itself once more with it. What the user has set stays.
+void wait_without_spinning(char** argv) {
+  std::error_code error;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error || ::setenv("OMP_WAIT_POLICY", "passive", 0) != 0) return;
+  ::execv(program.c_str(), argv);  // returns where that cannot be done; then threads spin
 }
 
 /// Says it without throwing, whatever state stderr is in.
@@ -100,6 +111,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (!std::getenv("OMP_WAIT_POLICY")) wait_without_spinning(argv);
   reserve_standard_streams();
   std::signal(SIGXFSZ, SIG_IGN);  // a file size limit is reported by write(2), like a full disk
   try {

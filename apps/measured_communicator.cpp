@@ -10,7 +10,8 @@ template <class Call>
 void measure(ExchangeAccount::Channel& channel, int64_t messages, size_t bytes, Call call) {
   const auto start = std::chrono::steady_clock::now();
   call();
-  channel.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  channel.calls.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  channel.seconds += channel.calls.back();
   channel.messages += messages;
   channel.bytes += static_cast<int64_t>(bytes);
 }

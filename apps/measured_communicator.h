@@ -14,6 +14,7 @@ struct ExchangeAccount {
   struct Channel {
     int64_t messages = 0, bytes = 0;  ///< collectives, and what this rank gave to them
     double seconds = 0;
+    std::vector<double> calls;  ///< seconds of each
   };
   Channel inline_channel;  ///< all_reduce, all_gather, broadcast, barrier; a rank that waits there sums gradients
   Channel gradients;       ///< start_sum and finish_sums; messages are buckets

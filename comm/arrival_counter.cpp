@@ -15,7 +15,7 @@ namespace {
 
 // How long a rank sleeps before it looks whether the run has failed.
 constexpr timespec kSleep{.tv_sec = 0, .tv_nsec = 50'000'000};
-constexpr std::chrono::nanoseconds kSpin{2000};
+constexpr std::chrono::nanoseconds kSpin{100'000};
 
 // The kernel reads the word itself, so that an arrival between our look and our sleep is not missed. Without
 // FUTEX_PRIVATE_FLAG, since the word may be shared with other processes.
@@ -47,7 +47,7 @@ void ArrivalCounter::wait(uint32_t full, const Liveness& liveness, bool spin, co
   if (spin) {
     const auto end = std::chrono::steady_clock::now() + kSpin;
     do {
-      pause_core();
+      if (!idle || !idle()) pause_core();
       if (this->full(full)) return;
     } while (std::chrono::steady_clock::now() < end);
   }

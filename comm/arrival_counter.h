@@ -17,8 +17,8 @@ class ArrivalCounter {
   bool full(uint32_t full) const { return static_cast<int32_t>(count_.load(std::memory_order_acquire) - full) >= 0; }
 
   /// Waits until it is full; throws Error with the failure's message when the run fails meanwhile. `idle` does a piece
-  /// of other work and returns whether it had any; the wait sleeps only when it had none. `spin`: look for about two
-  /// microseconds before sleeping, for when each rank has a core of its own.
+  /// of other work and returns whether it had any; the wait sleeps only when it had none. `spin`: look for a tenth of a
+  /// millisecond before sleeping, which is what waking up costs; for when each rank has a core of its own.
   void wait(uint32_t full, const Liveness& liveness, bool spin, const std::function<bool()>& idle = {});
 
  private:

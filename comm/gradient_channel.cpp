@@ -40,9 +40,8 @@ float* floats_of(void* memory) {
 
 }  // namespace
 
-GradientChannel::GradientChannel(std::byte* memory, Liveness& liveness, bool spin)
+GradientChannel::GradientChannel(std::byte* memory, Liveness& liveness)
     : liveness_(liveness),
-      spin_(spin),
       rank_(liveness.rank()),
       ranks_(liveness.ranks()),
       places_(reinterpret_cast<Place*>(memory)),

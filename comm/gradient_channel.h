@@ -32,7 +32,9 @@ class GradientChannel {
  public:
   static size_t bytes(int ranks);
   /// `memory` is zeroed at first and shared by all ranks. `liveness` must outlive the channel.
-  GradientChannel(std::byte* memory, Liveness& liveness, bool spin);
+  GradientChannel(std::byte* memory, Liveness& liveness);
+  /// Whether waits look for others for a while before they sleep (ArrivalCounter::wait).
+  void set_spin(bool spin) { spin_ = spin; }
 
   /// Makes the window known; it stays known while its owner keeps it.
   void add(const std::shared_ptr<GradientWindow>& window) { windows_.push_back(window); }
@@ -82,7 +84,7 @@ class GradientChannel {
   void pop();
 
   Liveness& liveness_;
-  bool spin_;
+  bool spin_ = false;
   int rank_, ranks_;
   Place* places_;
   BucketHeader* headers_;

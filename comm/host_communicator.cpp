@@ -15,12 +15,6 @@ namespace {
 
 constexpr size_t kSlotBytes = size_t{128} << 10;  // a longer message goes in pieces
 
-// Only then may a rank look for others without taking a core from them.
-bool each_has_a_core(int ranks) {
-  cpu_set_t cores;
-  return sched_getaffinity(0, sizeof(cores), &cores) == 0 && CPU_COUNT(&cores) >= ranks;
-}
-
 struct Sum {
   float operator()(float a, float b) const { return a + b; }
   // Wraps, as hardware does, rather than being undefined.
@@ -58,9 +52,8 @@ HostCommunicator::HostCommunicator(std::shared_ptr<SharedMemory> slots, std::sha
       window_name_(std::move(window_name)),
       rank_(liveness_->rank()),
       ranks_(liveness_->ranks()),
-      spin_(each_has_a_core(ranks_)),
       inline_(bytes_of(memory_), rank_, ranks_, kSlotBytes),
-      gradients_(bytes_of(memory_) + SlotExchange::bytes(ranks_, kSlotBytes), *liveness_, spin_) {
+      gradients_(bytes_of(memory_) + SlotExchange::bytes(ranks_, kSlotBytes), *liveness_) {
   CONVOY_CHECK(memory_->bytes() >= slot_bytes(ranks_), "slots of {} ranks: {} bytes given, {} needed", ranks_,
                memory_->bytes(), slot_bytes(ranks_));
 }
@@ -218,7 +211,20 @@ std::string HostCommunicator::map_parts(GradientWindow& window, size_t bytes) {
   return error;
 }
 
+// Only ranks that have a core each may look for each other without taking one away.
+void HostCommunicator::agree_on_spinning() {
+  cpu_set_t own, all;
+  if (sched_getaffinity(0, sizeof own, &own) != 0) CPU_ZERO(&own);
+  std::vector<cpu_set_t> masks(static_cast<size_t>(ranks_));
+  all_gather(&own, sizeof own, masks.data(), "cores of the ranks");
+  CPU_ZERO(&all);
+  for (const cpu_set_t& mask : masks) CPU_OR(&all, &all, &mask);
+  spin_ = CPU_COUNT(&all) >= ranks_;
+  gradients_.set_spin(spin_);
+}
+
 std::shared_ptr<Storage> HostCommunicator::exchange_memory(size_t bytes) {
+  agree_on_spinning();
   auto window = std::make_shared<GradientWindow>();
   window->number = windows_made_++;
   // Segments may be empty, shared memory may not.

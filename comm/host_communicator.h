@@ -56,13 +56,14 @@ class HostCommunicator : public Communicator {
   void reduce(CollectiveKind kind, std::span<T> data, ReduceOp op, const std::string& name);
   void compare_headers();
   std::string agree_on_error(const std::string& error, const std::string& name);
+  void agree_on_spinning();
   std::string map_parts(GradientWindow& window, size_t bytes);
 
   std::shared_ptr<SharedMemory> memory_;
   std::shared_ptr<Liveness> liveness_;
   std::string window_name_;
   int rank_, ranks_;
-  bool spin_;
+  bool spin_ = false;
   SlotExchange inline_;
   GradientChannel gradients_;
   int windows_made_ = 0;
