@@ -21,7 +21,7 @@ export TMPDIR=$work                                  # what a killed mpirun leav
 start=("$convoy" train --ranks 2)
 if [ "$mpirun" ]; then
   start=("$mpirun" -np 2 "$convoy" train)
-  if "$mpirun" --version | grep -q "Open MPI"; then start=("$mpirun" --oversubscribe --bind-to none -np 2 "$convoy" train); fi
+  if "$mpirun" --version | grep -qE "Open MPI|OpenRTE"; then start=("$mpirun" --oversubscribe --bind-to none -np 2 "$convoy" train); fi
 fi
 steps=$((3 * rounds + 6)) # an epoch has three
 failures=0

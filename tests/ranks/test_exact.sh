@@ -20,7 +20,7 @@ export OMP_WAIT_POLICY=passive OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_C
 export OMPI_MCA_btl_vader_single_copy_mechanism=none # containers forbid the other one, with a warning per rank
 open_mpi=()
 if command -v "$mpirun" > /dev/null; then
-  if "$mpirun" --version | grep -q "Open MPI"; then open_mpi=(--oversubscribe --bind-to none); fi
+  if "$mpirun" --version | grep -qE "Open MPI|OpenRTE"; then open_mpi=(--oversubscribe --bind-to none); fi
 else
   echo "without mpirun: there is none for the MPI of this build"
   mpirun=

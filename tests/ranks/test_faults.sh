@@ -311,7 +311,7 @@ launcher_alone() {
 }
 
 open_mpi=false
-if command -v "$mpirun" > /dev/null && "$mpirun" --version | grep -q "Open MPI"; then open_mpi=true; fi
+if command -v "$mpirun" > /dev/null && "$mpirun" --version | grep -qE "Open MPI|OpenRTE"; then open_mpi=true; fi
 $open_mpi || echo "skipped: runs by mpirun, since there is none of Open MPI"
 for way in own mpirun; do
   [ $way = own ] || $open_mpi || continue

@@ -20,7 +20,7 @@ if [ "$way" != own ] && ! command -v "$mpirun" > /dev/null; then
   exit 77
 fi
 open_mpi=()
-if [ "$way" != own ] && "$mpirun" --version | grep -q "Open MPI"; then open_mpi=(--oversubscribe --bind-to none); fi
+if [ "$way" != own ] && "$mpirun" --version | grep -qE "Open MPI|OpenRTE"; then open_mpi=(--oversubscribe --bind-to none); fi
 if [ "$way" = hosts ]; then export CONVOY_PRETEND_HOSTS=2; fi
 
 start() { # start RANKS MODE [RANK]: the command line that begins a run
