@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "engine/error.h"
+#include "engine/rng.h"
 
 namespace convoy {
 
@@ -18,12 +19,6 @@ struct Summary {
 
   bool same_text(const Summary& other) const { return hash == other.hash && bytes == other.bytes; }
 };
-
-uint64_t fnv1a(std::string_view text) {
-  uint64_t hash = 14695981039346656037ull;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
-  return hash;
-}
 
 /// The rank whose text most ranks have; the first of them.
 int reference_rank(const std::vector<Summary>& ranks) {

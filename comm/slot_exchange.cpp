@@ -5,6 +5,7 @@
 
 #include "engine/communicator.h"
 #include "engine/error.h"
+#include "engine/rng.h"
 
 namespace convoy {
 
@@ -15,9 +16,7 @@ void copy_text(char* to, size_t size, std::string_view text) {
 }
 
 uint64_t hash_bytes(const void* data, size_t bytes, uint64_t hash) {
-  auto* byte = static_cast<const unsigned char*>(data);
-  for (size_t i = 0; i < bytes; ++i) hash = (hash ^ byte[i]) * 0x100000001b3;
-  return hash;
+  return fnv1a({static_cast<const char*>(data), bytes}, hash);
 }
 
 CollectiveHeader::CollectiveHeader(CollectiveKind kind, int detail, size_t bytes, std::string_view name)

@@ -55,6 +55,14 @@ class TinyRun {
   std::filesystem::path path_;
 };
 
+/// The figures of metrics.jsonl that may not depend on the clock.
+inline std::vector<std::pair<int64_t, double>> losses(const std::filesystem::path& run) {
+  std::vector<std::pair<int64_t, double>> result;
+  for (const auto& object : convoy::read_metrics(run / "metrics.jsonl"))
+    if (object.contains("loss")) result.emplace_back(object["step"], object["loss"]);
+  return result;
+}
+
 template <class Action>
 std::string error_of(Action action) {
   try {

@@ -25,13 +25,6 @@ std::string state_bytes(const std::filesystem::path& run) {
   return bytes;
 }
 
-std::vector<std::pair<int64_t, double>> losses(const std::filesystem::path& run) {
-  std::vector<std::pair<int64_t, double>> result;
-  for (const auto& object : read_metrics(run / "metrics.jsonl"))
-    if (object.contains("loss")) result.emplace_back(object["step"], object["loss"]);
-  return result;
-}
-
 /// Trains on so many ranks; `adapt` changes a rank's options.
 Ranks train(int ranks, const Config& config, const TrainerOptions& options,
             const std::function<void(TrainerOptions&, int rank)>& adapt = {}) {

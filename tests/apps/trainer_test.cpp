@@ -17,14 +17,6 @@ std::string state_bytes(Trainer& trainer) {
   return bytes;
 }
 
-/// The figures of metrics.jsonl that may not depend on the clock.
-std::vector<std::pair<int64_t, double>> losses(const std::filesystem::path& run) {
-  std::vector<std::pair<int64_t, double>> result;
-  for (const auto& object : read_metrics(run / "metrics.jsonl"))
-    if (object.contains("loss")) result.emplace_back(object["step"], object["loss"]);
-  return result;
-}
-
 }  // namespace
 
 TEST_CASE("a stopped and resumed run equals an undisturbed one bit for bit") {

@@ -16,28 +16,15 @@
 #include "comm/link_connection.h"
 #include "comm/watchdog.h"
 #include "engine/error.h"
+#include "tests/comm/waiting.h"
 
 using namespace convoy;
+using namespace convoy::test;
 using Catch::Matchers::Contains;
 
 namespace {
 
 constexpr uint64_t kToken = 0x5eed5eed12345678;
-constexpr double kLimit = 60;  ///< against hangs, seconds
-
-void pause_for(double seconds) {
-  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-}
-
-template <class Condition>
-bool wait_until(Condition condition) {
-  const int64_t end = monotonic_ns() + static_cast<int64_t>(kLimit * 1e9);
-  while (!condition()) {
-    if (monotonic_ns() > end) return false;
-    pause_for(0.01);
-  }
-  return true;
-}
 
 WatchdogOptions watchdog_options(double late_seconds, double dead_seconds) {
   WatchdogOptions options;

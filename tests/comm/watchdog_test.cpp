@@ -12,29 +12,16 @@
 #include <vector>
 
 #include "comm/process_state.h"
+#include "tests/comm/waiting.h"
 
 using namespace convoy;
+using namespace convoy::test;
 using Catch::Matchers::Contains;
 
 namespace {
 
 constexpr int kForced = 7;  ///< exit code of a rank whose watchdog ended it
 constexpr int kRanks = 3;
-constexpr double kLimit = 60;  ///< against hangs, seconds
-
-void pause_for(double seconds) {
-  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
-}
-
-template <class Condition>
-bool wait_until(Condition condition) {
-  const int64_t end = monotonic_ns() + static_cast<int64_t>(kLimit * 1e9);
-  while (!condition()) {
-    if (monotonic_ns() > end) return false;
-    pause_for(0.01);
-  }
-  return true;
-}
 
 /// What the processes of a test share beside the table.
 struct Board {
