@@ -1,4 +1,4 @@
-"""Street scenes in Cityscapes layout: listing, decoding, augmentation and batches with PIL and numpy alone."""
+"""Street scenes in Cityscapes or CamVid layout: listing, decoding, augmentation, batches with PIL and numpy alone."""
 
 import glob
 import os
@@ -9,9 +9,12 @@ import numpy as np
 from PIL import Image
 
 IGNORE = -1
-CLASSES = (
+CITYSCAPES_CLASSES = (
     "road", "sidewalk", "building", "wall", "fence", "pole", "traffic light", "traffic sign", "vegetation", "terrain",
     "sky", "person", "rider", "car", "truck", "bus", "train", "motorcycle", "bicycle",
+)  # fmt: skip
+CAMVID_CLASSES = (
+    "sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist",
 )  # fmt: skip
 TRAINED_IDS = (7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33)
 INVALID = -2
@@ -21,7 +24,21 @@ MEAN = np.float32(0.5)
 STD = np.float32(0.5)
 
 
-def id_table():
+def cityscapes_pairs(root, split):
+    """ROOT/{leftImg8bit,gtFine}/SPLIT/CITY/*: (image, label) paths sorted by name."""
+    suffix = "_leftImg8bit.png"
+    paths = glob.glob(os.path.join(root, "leftImg8bit", split, "*", "*" + suffix))
+    images = sorted(p for p in paths if not os.path.basename(p).startswith("._"))
+    if not images:
+        raise SystemExit(f"no images: {root}/leftImg8bit/{split}/CITY/*{suffix}")
+    label_suffix = "_gtFine_labelIds.png"
+    return [
+        (p, p[: -len(suffix)].replace(os.sep + "leftImg8bit" + os.sep, os.sep + "gtFine" + os.sep) + label_suffix)
+        for p in images
+    ]
+
+
+def cityscapes_table():
     """Label id (one byte; 255 stands for -1) to class 0..18, IGNORE, or INVALID for ids that do not exist."""
     table = np.full(256, INVALID, np.int8)
     table[:34] = IGNORE
@@ -31,31 +48,46 @@ def id_table():
     return table
 
 
+def camvid_pairs(root, split):
+    """ROOT/SPLIT/NAME.{jpg,png} and ROOT/SPLITannot/NAME.png: (image, label) paths sorted by name."""
+    images = sorted(p for p in glob.glob(os.path.join(root, split, "*")) if p.endswith((".jpg", ".png")))
+    if not images:
+        raise SystemExit(f"no images: {root}/{split}/*.jpg or *.png")
+    labels = os.path.join(root, split + "annot")
+    return [(p, os.path.join(labels, os.path.splitext(os.path.basename(p))[0] + ".png")) for p in images]
+
+
+def camvid_table():
+    """Label index 0..10 to itself, 11 (void) to IGNORE."""
+    table = np.full(256, INVALID, np.int8)
+    table[:11] = np.arange(11)
+    table[11] = IGNORE
+    return table
+
+
+LAYOUTS = {
+    "cityscapes": (CITYSCAPES_CLASSES, cityscapes_pairs, cityscapes_table),
+    "camvid": (CAMVID_CLASSES, camvid_pairs, camvid_table),
+}
+
+
 class Scenes:
     """Pairs (image, labels) of one split, uint8 (H,W,3) and int8 (H,W); the first CACHE_BYTES are decoded only once."""
 
-    def __init__(self, root, split):
-        suffix = "_leftImg8bit.png"
-        paths = glob.glob(os.path.join(root, "leftImg8bit", split, "*", "*" + suffix))
-        self.images = sorted(p for p in paths if not os.path.basename(p).startswith("._"))
-        if not self.images:
-            raise SystemExit(f"no images: {root}/leftImg8bit/{split}/CITY/*{suffix}")
-        self.labels = [
-            p[: -len(suffix)].replace(os.sep + "leftImg8bit" + os.sep, os.sep + "gtFine" + os.sep)
-            + "_gtFine_labelIds.png"
-            for p in self.images
-        ]
-        self.table = id_table()
+    def __init__(self, layout, root, split):
+        self.classes, pairs, table = LAYOUTS[layout]
+        self.pairs = pairs(root, split)
+        self.table = table()
         self.cache = {}
         self.cached_bytes = 0
 
     def __len__(self):
-        return len(self.images)
+        return len(self.pairs)
 
     def load(self, index):
         if index in self.cache:
             return self.cache[index]
-        image, classes = self._decode(self.images[index], self.labels[index])
+        image, classes = self._decode(*self.pairs[index])
         if self.cached_bytes + image.nbytes + classes.nbytes <= CACHE_BYTES:
             self.cache[index] = image, classes
             self.cached_bytes += image.nbytes + classes.nbytes
@@ -73,7 +105,7 @@ class Scenes:
         classes = self.table[ids]
         if (classes == INVALID).any():
             y, x = np.argwhere(classes == INVALID)[0]
-            raise SystemExit(f"{label_path}: pixel ({y}, {x}) has id {ids[y, x]}; known ids are 0..33 and 255")
+            raise SystemExit(f"{label_path}: pixel ({y}, {x}) has the unknown id {ids[y, x]}")
         return image, classes
 
 

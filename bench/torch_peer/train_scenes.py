@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Trains Fast-SCNN (or a colour-only baseline) in PyTorch on a Cityscapes-layout folder and evaluates it on val.
+"""Trains Fast-SCNN (or a colour-only baseline) in PyTorch on street scenes and evaluates it on val.
 
     train_scenes.py DIR --steps 400 --batch 8 --crop 256x512 --base 256 --lr 0.045 --seed 1 > result.json
+    train_scenes.py DIR --layout camvid --steps 900 --crop 352x480 --base 360 --lr 0.03 --bn-momentum 0.1 > result.json
 
 Nets: fast_scnn; color1x1 (one 1x1 convolution on the colour), color_mlp (two of them with a ReLU between): what the
 data can be solved to by colour alone.  All use the same data, augmentation (mirror, short side U{base/2..2 base},
@@ -9,8 +10,8 @@ random crop, mean and std 0.5), SGD with momentum 0.9 and weight decay on every 
 (power 0.9) after a linear warm-up.  Evaluation is at native size: images are padded to a multiple the network needs,
 the padding is not counted.
 
-Prints one JSON object: settings, loss of every step, IoU per class, mIoU over the classes present in val and over all
-19 (absent ones count 0), pixel accuracy.  Progress goes to stderr.
+Prints one JSON object: settings, loss of every step, IoU per class, mIoU over the classes present in val and over
+all (absent ones count 0), pixel accuracy.  Progress goes to stderr.
 """
 
 import argparse
@@ -21,7 +22,8 @@ import time
 
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("root", metavar="DIR", help="folder with leftImg8bit/ and gtFine/")
+    parser.add_argument("root", metavar="DIR", help="folder with leftImg8bit/ and gtFine/, or train/, trainannot/, ...")
+    parser.add_argument("--layout", choices=("cityscapes", "camvid"), default="cityscapes")
     parser.add_argument("--net", choices=("fast_scnn", "color1x1", "color_mlp"), default="fast_scnn")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--batch", type=int, default=8)
@@ -58,7 +60,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from networks import ColorClassifier, FastScnn, mixed_cross_entropy  # noqa: E402
-from scenes import CLASSES, Scenes, batches, normalise, pad  # noqa: E402
+from scenes import Scenes, batches, normalise, pad  # noqa: E402
 
 
 def learning_rate(step, args):
@@ -69,21 +71,21 @@ def learning_rate(step, args):
     return args.lr * (1 - (step - args.warmup_steps) / (args.steps - args.warmup_steps)) ** 0.9
 
 
-def build(args):
+def build(args, classes):
     if args.net == "fast_scnn":
-        return FastScnn(len(CLASSES), aux=True, bn_momentum=args.bn_momentum)
-    return ColorClassifier(len(CLASSES), args.hidden if args.net == "color_mlp" else 0)
+        return FastScnn(classes, aux=True, bn_momentum=args.bn_momentum)
+    return ColorClassifier(classes, args.hidden if args.net == "color_mlp" else 0)
 
 
 def memory_format(args):
     return torch.channels_last if args.format == "channels_last" else torch.contiguous_format
 
 
-def train(net, args):
+def train(net, scenes, args):
     optimizer = torch.optim.SGD(net.parameters(), lr=args.lr, momentum=0.9, weight_decay=args.weight_decay)
     losses, start = [], time.perf_counter()
     net.train()
-    source = batches(Scenes(args.root, "train"), args.steps, args.batch, args.base, args.crop_size, args.seed)
+    source = batches(scenes, args.steps, args.batch, args.base, args.crop_size, args.seed)
     for step, (images, labels) in enumerate(source):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, args)
@@ -102,12 +104,11 @@ def train(net, args):
     return losses, time.perf_counter() - start
 
 
-def evaluate(net, args):
-    """Confusion matrix (19, 19) over val: rows are labels, columns predictions, labelled pixels only."""
+def evaluate(net, scenes, args):
+    """Confusion matrix (classes, classes): rows are labels, columns predictions, labelled pixels only."""
     net.eval()
-    count = len(CLASSES)
+    count = len(scenes.classes)
     confusion = np.zeros((count, count), np.int64)
-    scenes = Scenes(args.root, "val")
     for index in range(len(scenes)):
         image, labels = scenes.load(index)
         size = tuple(-(-side // net.multiple) * net.multiple for side in labels.shape)
@@ -118,18 +119,18 @@ def evaluate(net, args):
         known = labels >= 0
         pairs = labels[known].astype(np.int64) * count + prediction[known]
         confusion += np.bincount(pairs, minlength=count * count).reshape(count, count)
-    return confusion, len(scenes)
+    return confusion
 
 
-def figures(confusion):
+def figures(confusion, classes):
     hits, labelled, predicted = np.diag(confusion), confusion.sum(1), confusion.sum(0)
     iou = hits / np.maximum(labelled + predicted - hits, 1)
     present = labelled > 0
     return {
-        "iou": {name: round(float(v), 6) if p else None for name, v, p in zip(CLASSES, iou, present)},
+        "iou": {name: round(float(v), 6) if p else None for name, v, p in zip(classes, iou, present)},
         "classes_present": int(present.sum()),
         "miou_present": round(float(iou[present].mean()), 6),
-        "miou_19": round(float(iou[present].sum() / len(CLASSES)), 6),
+        "miou_all": round(float(iou[present].sum() / len(classes)), 6),
         "pixel_accuracy": round(float(hits.sum() / max(labelled.sum(), 1)), 6),
     }
 
@@ -137,14 +138,15 @@ def figures(confusion):
 def main():
     torch.set_num_threads(ARGS.threads)
     torch.manual_seed(ARGS.seed)
-    net = build(ARGS).to(memory_format=memory_format(ARGS))
-    losses, train_seconds = train(net, ARGS)
+    train_set, val_set = Scenes(ARGS.layout, ARGS.root, "train"), Scenes(ARGS.layout, ARGS.root, "val")
+    net = build(ARGS, len(train_set.classes)).to(memory_format=memory_format(ARGS))
+    losses, train_seconds = train(net, train_set, ARGS)
     start = time.perf_counter()
-    confusion, images = evaluate(net, ARGS)
+    confusion = evaluate(net, val_set, ARGS)
     settings = {k: v for k, v in vars(ARGS).items() if k not in ("root", "crop_size", "log_every")}
     result = {"torch": torch.__version__, **settings, "train_seconds": round(train_seconds, 2),
-              "val_images": images, "val_seconds": round(time.perf_counter() - start, 2)}  # fmt: skip
-    print(json.dumps({**result, **figures(confusion), "loss": losses}))
+              "val_images": len(val_set), "val_seconds": round(time.perf_counter() - start, 2)}  # fmt: skip
+    print(json.dumps({**result, **figures(confusion, val_set.classes), "loss": losses}))
 
 
 if __name__ == "__main__":
