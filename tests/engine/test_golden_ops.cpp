@@ -3,58 +3,11 @@
 
 #include "engine/optimizer.h"
 #include "layers/losses.h"
-#include "tests/op_runner.h"
+#include "tests/golden_compare.h"
 
 namespace convoy::test {
 
 namespace {
-
-using Values = std::vector<Value>;
-using Build = std::function<Values(Graph&, const Values&)>;
-
-constexpr double kLimit = 1e-5;  // float32 rounding against results computed in double
-
-OpCase case_of(const golden::OpCase& g, Build build) {
-  OpCase c{.name = g.id, .inputs = {}, .build = std::move(build)};
-  for (const golden::Array& a : g.inputs) {
-    const bool differentiable =
-        std::any_of(g.gradients.begin(), g.gradients.end(), [&](const auto& d) { return d.name == a.name; });
-    c.inputs.push_back({.name = a.name,
-                        .shape = Shape(a.shape),
-                        .values = a.values,
-                        .differentiable = differentiable,
-                        .dtype = a.name == "t" ? DType::kI32 : DType::kF32});
-  }
-  for (const golden::Array& y : g.outputs)
-    if (!y.upstream.empty()) c.upstream.push_back(y.upstream);
-  return c;
-}
-
-void compare(const golden::OpCase& g, const Build& build) {
-  INFO(g.id);
-  try {
-    const OpCase c = case_of(g, build);
-    const OpResult r = OpRun(c).run();
-    size_t o = 0;
-    for (const golden::Array& y : g.outputs) {
-      if (y.upstream.empty()) continue;
-      INFO("output " << y.name);
-      REQUIRE(o < r.outputs.size());
-      CHECK(relative_l2(r.outputs[o++], y.values) < kLimit);
-    }
-    for (size_t i = 0; i < c.inputs.size(); ++i) {
-      if (!c.inputs[i].differentiable) continue;
-      INFO("gradient of " << c.inputs[i].name);
-      CHECK(relative_l2(r.gradients[i], g.gradient(c.inputs[i].name).values) < kLimit);
-    }
-  } catch (const std::exception& e) {
-    FAIL_CHECK(g.id << ": " << e.what());
-  }
-}
-
-int64_t at(const nlohmann::json& attrs, const char* key, size_t i) {
-  return attrs.at(key).is_array() ? attrs.at(key)[i].get<int64_t>() : attrs.at(key).get<int64_t>();
-}
 
 PoolOptions pool_of(const nlohmann::json& a) {
   return {.kernel_h = at(a, "kernel", 0),
@@ -65,10 +18,6 @@ PoolOptions pool_of(const nlohmann::json& a) {
           .pad_w = at(a, "padding", 1),
           .ceil_mode = a.at("ceil_mode"),
           .count_include_pad = a.value("count_include_pad", true)};
-}
-
-Build one(std::function<Value(Value)> op) {
-  return [op = std::move(op)](Graph&, const Values& v) { return Values{op(v[0])}; };
 }
 
 }  // namespace
