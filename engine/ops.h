@@ -78,6 +78,13 @@ inline Value global_avg_pool(Value x) {
 Value resize_bilinear(Value x, int64_t out_h, int64_t out_w, bool align_corners = true);
 Value resize_nearest(Value x, int64_t out_h, int64_t out_w);
 
+/// The same elements in row-major order under another shape of as many.
+Value reshape(Value x, const Shape& shape);
+/// (N,...) as a matrix (N, all the rest).
+Value flatten(Value x);
+/// (N,C) as (N,C,1,1), (N,C,L) as (N,C,1,L); an image stays as it is.
+Value as_image(Value x);
+
 /// Joins along channels.
 Value concat(const std::vector<Value>& parts);
 /// Channels [first, first+count).

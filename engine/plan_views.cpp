@@ -39,6 +39,13 @@ void make_slice(PlanValue& part, const PlanValue& whole, int64_t first) {
   part.geometry.pitch = whole.geometry.pitch;
 }
 
+/// Whether two dense tensors of one type put their elements, in row-major order, at the same places.
+bool same_places(const View& a, const View& b) {
+  if (a.layout != b.layout) return false;
+  if (a.layout == Layout::kNchw) return a.count() == b.count();
+  return a.n == b.n && a.c == b.c && a.h == b.h && a.w == b.w;
+}
+
 }  // namespace
 
 void make_views(Plan& plan, const Graph& graph, const Schedule& schedule, const PlanOptions& options) {
@@ -118,10 +125,7 @@ void share_in_place(Plan& plan, const Graph&, const Schedule&) {
         continue;
       if (std::count(launch.in.begin(), launch.in.end(), v) != 1) continue;
       if (tenants[static_cast<size_t>(in.buffer)].size() != 1 || !in.geometry.dense()) continue;
-      if (in.geometry.layout != out.geometry.layout || in.geometry.dtype != out.geometry.dtype ||
-          in.geometry.n != out.geometry.n || in.geometry.c != out.geometry.c || in.geometry.h != out.geometry.h ||
-          in.geometry.w != out.geometry.w)
-        continue;
+      if (in.geometry.dtype != out.geometry.dtype || !same_places(in.geometry, out.geometry)) continue;
       in.place = out.place;
       in.buffer = out.buffer;
       in.slot = out.slot;
