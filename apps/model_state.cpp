@@ -79,7 +79,9 @@ void restore_tensors(const CheckpointState& checkpoint, const std::string& sourc
 nlohmann::json class_table_json(const ClassTable& classes) {
   auto json = nlohmann::json::array();
   for (size_t c = 0; c < classes.names.size(); ++c)
-    json.push_back({{"name", classes.names[c]}, {"color", classes.colors[c]}});
+    json.push_back({{"name", classes.names[c]},
+                    {"color", classes.colors[c]},
+                    {"file_value", classes.file_values.empty() ? static_cast<int32_t>(c) : classes.file_values[c]}});
   return json;
 }
 
@@ -88,6 +90,7 @@ ClassTable class_table_of(const nlohmann::json& json) {
   for (const auto& item : json) {
     classes.names.push_back(item.at("name").get<std::string>());
     classes.colors.push_back(item.at("color").get<Color>());
+    classes.file_values.push_back(item.value("file_value", static_cast<int32_t>(classes.file_values.size())));
   }
   return classes;
 }

@@ -19,7 +19,7 @@ std::vector<NamedTensor> state_tensors(ParamStore& store);
 /// shape. `optimizer`: velocities too.
 void restore_tensors(const CheckpointState& checkpoint, const std::string& source, ParamStore& store, bool optimizer);
 
-/// Names and colours of the classes as JSON and back.
+/// Names, colours and file values of the classes as JSON and back.
 nlohmann::json class_table_json(const ClassTable& classes);
 ClassTable class_table_of(const nlohmann::json& json);
 

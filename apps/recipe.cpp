@@ -29,7 +29,8 @@ void require_supported(const Config& config) {
 int64_t class_count(const Config& config) {
   if (config.dataset.num_classes > 0) return config.dataset.num_classes;
   static const std::vector<std::pair<std::string, int64_t>> known = {
-      {"cityscape", 19}, {"pascal_voc", 21}, {"pascal_aug", 21}, {"coco", 21}, {"ade20k", 150}, {"sbu", 2}};
+      {"cityscape", 19}, {"pascal_voc", 21}, {"pascal_aug", 21}, {"coco", 21},
+      {"ade20k", 150},   {"sbu", 2},         {"camvid", 11},     {"lip", 20}};
   for (const auto& [name, classes] : known)
     if (name == config.dataset.name) return classes;
   fail("the number of classes is not known: set DATASET.NAME (found '{}') or DATASET.NUM_CLASSES", config.dataset.name);

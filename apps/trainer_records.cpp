@@ -186,7 +186,7 @@ void Trainer::save_checkpoint(bool is_best) {
                 {"best_miou", best_miou_ ? nlohmann::json(*best_miou_) : nlohmann::json()},
                 {"config", dump_yaml(config_)},
                 {"dataset_hash", fmt::format("{:016x}", train_data_.content_hash())},
-                {"classes", class_table_json({train_data_.class_names(), train_data_.palette()})}};
+                {"classes", class_table_json(train_data_.classes())}};
   checkpoints_->save(state, step_, is_best);
 }
 

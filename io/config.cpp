@@ -18,7 +18,8 @@ const char* const kModelNames[] = {"DeepLabV3_Plus", "PointRend", "FCN",    "PSP
                                    "DenseASPP",      "DUNet",     "ICNet",  "BiSeNet",  "RefineNet", "HRNet",  "DFANet",
                                    "UNet",           "FastSCNN",  "CGNet",  "LEDNet",   "HardNet",   "DABNet", "FPENet",
                                    "ContextNet",     "ENet",      "EDANet", "ESPNetV2", "CCNet"};
-const char* const kDatasetNames[] = {"cityscape", "ade20k", "pascal_voc", "pascal_aug", "coco", "sbu", "lip", "folder"};
+const char* const kDatasetNames[] = {"cityscape", "camvid", "ade20k", "pascal_voc", "pascal_aug",
+                                     "coco",      "sbu",    "lip",    "folder"};
 
 /// Lower case, letters and digits only.
 std::string squash(const std::string& name) {

@@ -2,59 +2,131 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 
 #include "engine/error.h"
 #include "engine/rng.h"
+#include "io/checksum.h"
+#include "io/dataset_parts.h"
 
 namespace convoy {
 
-SegmentationDataset::SegmentationDataset(std::string root, std::string split, std::vector<SamplePaths> samples,
-                                         LabelTable labels, ClassTable classes)
-    : root_(std::move(root)),
-      split_(std::move(split)),
-      samples_(std::move(samples)),
-      labels_(std::move(labels)),
-      classes_(std::move(classes)) {
-  CONVOY_CHECK(!samples_.empty(), "{}: no images in split '{}'", root_, split_);
-  std::sort(samples_.begin(), samples_.end(),
-            [](const SamplePaths& a, const SamplePaths& b) { return a.name < b.name; });
-  content_hash_ = fnv1a(split_);
-  for (const SamplePaths& sample : samples_) {
-    content_hash_ = fnv1a(sample.name, content_hash_);
-    for (const std::string& path : {sample.image, sample.label}) {
-      std::error_code missing;
-      const uintmax_t bytes = std::filesystem::file_size(path, missing);
-      content_hash_ = mix(content_hash_, missing ? 0 : static_cast<uint64_t>(bytes));
-    }
+namespace {
+
+/// The first and last 4 KiB of a file and its size; 0 for a file that is missing.
+uint64_t sampled_hash(const std::string& path) {
+  constexpr int64_t kSampled = 4096;
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return 0;
+  const int64_t bytes = file.tellg();
+  std::string part(static_cast<size_t>(std::clamp<int64_t>(bytes, 0, kSampled)), '\0');
+  uint64_t hash = static_cast<uint64_t>(bytes);
+  for (const int64_t start : {int64_t{0}, bytes - static_cast<int64_t>(part.size())}) {
+    file.seekg(start);
+    file.read(part.data(), static_cast<std::streamsize>(part.size()));
+    hash = mix(hash, crc64(part.data(), part.size()));
+    if (bytes <= kSampled) break;
+  }
+  return hash;
+}
+
+uint64_t hash_of(const DatasetParts& parts) {
+  uint64_t hash = fnv1a(parts.split), label_hash = 0;
+  const std::string* label = nullptr;  // one file may hold the labels of all samples
+  for (const SamplePaths& sample : parts.samples) {
+    if (!label || *label != sample.label) label_hash = sampled_hash(sample.label);
+    label = &sample.label;
+    std::error_code missing;
+    const uintmax_t bytes = std::filesystem::file_size(sample.image, missing);
+    hash = fnv1a(sample.name, hash);
+    hash = mix(hash, missing ? 0 : static_cast<uint64_t>(bytes));
+    hash = mix(hash, label_hash);
+  }
+  return hash;
+}
+
+struct NamedReader {
+  std::string name, default_root;
+  DatasetReader read;
+};
+
+const std::vector<NamedReader>& readers() {
+  static const std::vector<NamedReader> table = {
+      {"cityscape", "datasets/cityscapes", read_cityscapes},
+      {"camvid", "datasets/camvid", read_camvid},
+      {"folder", "", read_folder},
+  };
+  return table;
+}
+
+SegmentationDataset open_with(DatasetReader read, const DatasetConfig& config, const std::string& split,
+                              MissingLabels missing) {
+  DatasetParts parts = read(config, split, missing);
+  const auto classes = static_cast<int64_t>(parts.classes.names.size());
+  CONVOY_CHECK(config.num_classes == 0 || config.num_classes == classes,
+               "DATASET.NUM_CLASSES is {}, but DATASET.NAME {} has {} classes; remove the key", config.num_classes,
+               config.name, classes);
+  if (config.ignore_label) ignore_value(parts.labels, *config.ignore_label);
+  return SegmentationDataset(std::move(parts));
+}
+
+}  // namespace
+
+void ClassTable::to_file_values(LabelMap& labels) const {
+  if (file_values.empty()) return;
+  for (int32_t& label : labels.data) {
+    if (label < 0) continue;
+    CONVOY_CHECK(label < static_cast<int64_t>(file_values.size()), "class {} of {}", label, file_values.size());
+    label = file_values[static_cast<size_t>(label)];
   }
 }
 
+SegmentationDataset::SegmentationDataset(DatasetParts parts) : parts_(std::move(parts)) {
+  CONVOY_CHECK(!parts_.samples.empty(), "{}: no images in split '{}'", parts_.root, parts_.split);
+  std::sort(parts_.samples.begin(), parts_.samples.end(),
+            [](const SamplePaths& a, const SamplePaths& b) { return a.name < b.name; });
+  content_hash_ = hash_of(parts_);
+}
+
 const SamplePaths& SegmentationDataset::at(int64_t index) const {
-  CONVOY_CHECK(index >= 0 && index < size(), "{}: sample {} of {} in split '{}'", root_, index, size(), split_);
-  return samples_[static_cast<size_t>(index)];
+  CONVOY_CHECK(index >= 0 && index < size(), "{}: sample {} of {} in split '{}'", parts_.root, index, size(),
+               parts_.split);
+  return parts_.samples[static_cast<size_t>(index)];
 }
 
 void SegmentationDataset::map_labels(LabelMap& labels, const std::string& path) const {
-  const auto known = static_cast<int64_t>(labels_.classes.size());
+  const auto known = static_cast<int64_t>(parts_.labels.classes.size());
   for (size_t i = 0; i < labels.data.size(); ++i) {
     const int32_t value = labels.data[i];
     const int32_t mapped =
-        value >= 0 && value < known ? labels_.classes[static_cast<size_t>(value)] : LabelTable::kInvalid;
+        value >= 0 && value < known ? parts_.labels.classes[static_cast<size_t>(value)] : LabelTable::kInvalid;
     if (mapped == LabelTable::kInvalid) {
       fail("{}: label value {} at pixel (x {}, y {}); allowed are {}", path, value,
-           static_cast<int64_t>(i) % labels.width, static_cast<int64_t>(i) / labels.width, labels_.allowed);
+           static_cast<int64_t>(i) % labels.width, static_cast<int64_t>(i) / labels.width, parts_.labels.allowed);
     }
     labels.data[i] = mapped;
   }
 }
 
-Sample SegmentationDataset::decode(int64_t index) const {
+SizeHW SegmentationDataset::label_size(int64_t index) const {
   const SamplePaths& paths = at(index);
-  Sample sample{read_image_rgb(paths.image), {}, paths.name};
+  if (parts_.format) return parts_.format->size(paths);
+  const ImageHeader header = read_image_header(paths.label);
+  return {header.height, header.width};
+}
+
+LabelMap SegmentationDataset::read_file_values(int64_t index) const {
+  const SamplePaths& paths = at(index);
+  CONVOY_CHECK(!paths.label.empty(), "{}: split '{}' has no labels", parts_.root, parts_.split);
   std::error_code unreadable;
   CONVOY_CHECK(std::filesystem::exists(paths.label, unreadable), "{}: its label file {} is missing", paths.image,
                paths.label);
-  sample.labels = read_label_map(paths.label);
+  return parts_.format ? parts_.format->read(paths) : read_label_map(paths.label);
+}
+
+Sample SegmentationDataset::decode(int64_t index) const {
+  const SamplePaths& paths = at(index);
+  Sample sample{read_image_rgb(paths.image), read_file_values(index), paths.name};
   CONVOY_CHECK(sample.image.height == sample.labels.height && sample.image.width == sample.labels.width,
                "{} has {} x {} pixels (height x width), but its label file {} has {} x {}", paths.image,
                sample.image.height, sample.image.width, paths.label, sample.labels.height, sample.labels.width);
@@ -62,24 +134,36 @@ Sample SegmentationDataset::decode(int64_t index) const {
   return sample;
 }
 
+std::vector<std::string> dataset_names() {
+  std::vector<std::string> names;
+  for (const NamedReader& reader : readers()) names.push_back(reader.name);
+  return names;
+}
+
 SegmentationDataset open_dataset(const Config& config, const std::string& split, MissingLabels missing) {
   DatasetConfig dataset = config.dataset;
-  CONVOY_CHECK(!dataset.name.empty(), "DATASET.NAME is not set; choose cityscape or folder");
+  CONVOY_CHECK(!dataset.name.empty(), "DATASET.NAME is not set; choose one of {}", fmt::join(dataset_names(), ", "));
+  const auto reader = std::find_if(readers().begin(), readers().end(),
+                                   [&](const NamedReader& known) { return known.name == dataset.name; });
+  if (reader == readers().end())
+    fail("DATASET.NAME {}: no reader for this data set; known are {}, the nearest is {}", dataset.name,
+         fmt::join(dataset_names(), ", "), nearest_name(dataset.name, dataset_names()));
+  if (dataset.root.empty()) dataset.root = reader->default_root;
   if (!dataset.root.empty() && !config.root_path.empty()) {
     dataset.root = (std::filesystem::path(config.root_path) / dataset.root).string();
   }
-  if (dataset.name == "cityscape") {
-    SegmentationDataset data =
-        open_cityscapes(dataset.root.empty() ? "datasets/cityscapes" : dataset.root, split, missing);
-    CONVOY_CHECK(dataset.num_classes == 0 || dataset.num_classes == data.num_classes(),
-                 "DATASET.NUM_CLASSES is {}, but DATASET.NAME cityscape has {} classes; remove the key",
-                 dataset.num_classes, data.num_classes());
-    return data;
-  }
-  if (dataset.name == "folder") return open_folder(dataset, split, missing);
-  const std::vector<std::string> known = {"cityscape", "folder"};
-  fail("DATASET.NAME {}: no reader for this data set; known are cityscape and folder, the nearest is {}", dataset.name,
-       nearest_name(dataset.name, known));
+  return open_with(reader->read, dataset, split, missing);
+}
+
+SegmentationDataset open_cityscapes(const std::string& root, const std::string& split, MissingLabels missing) {
+  DatasetConfig config;
+  config.name = "cityscape";
+  config.root = root;
+  return open_with(read_cityscapes, config, split, missing);
+}
+
+SegmentationDataset open_folder(const DatasetConfig& config, const std::string& split, MissingLabels missing) {
+  return open_with(read_folder, config, split, missing);
 }
 
 Color voc_color(int64_t index) {

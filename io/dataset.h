@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,7 +23,7 @@ struct Sample {
 };
 
 struct SamplePaths {
-  std::string image, label;  ///< absolute
+  std::string image, label;  ///< absolute; label empty: the split has no labels
   std::string name;          ///< as Sample::name
 };
 
@@ -33,34 +34,66 @@ struct LabelTable {
   std::string allowed;           ///< "0..10, 11 = ignore", for messages
 };
 
-/// What the classes are called and drawn as.
+/// What the classes are called, drawn as, and written as.
 struct ClassTable {
   std::vector<std::string> names;
   std::vector<Color> colors;
+  std::vector<int32_t> file_values;  ///< class -> its value in the data set's label files; empty: the class itself
+
+  /// Turns classes into file values in place: predictions in the data set's own encoding. Negative ones stay.
+  void to_file_values(LabelMap& labels) const;
+};
+
+/// Label files that are no index PNGs.
+class LabelFormat {
+ public:
+  virtual ~LabelFormat() = default;
+  /// File values (H,W) of one sample; called from several threads. Throws Error naming the file and the fault.
+  virtual LabelMap read(const SamplePaths& sample) const = 0;
+  /// Their size, as cheaply as it is to be had. Throws as read() does.
+  virtual SizeHW size(const SamplePaths& sample) const = 0;
+};
+
+/// What a reader makes of a data set's folder.
+struct DatasetParts {
+  std::string root, split;           ///< for messages
+  std::vector<SamplePaths> samples;  ///< in any order
+  LabelTable labels;
+  ClassTable classes;
+  std::shared_ptr<const LabelFormat> format;  ///< null: index PNGs
 };
 
 class SegmentationDataset {
  public:
-  /// `samples` in any order (they are sorted by name); `root` and `split` for messages.
-  SegmentationDataset(std::string root, std::string split, std::vector<SamplePaths> samples, LabelTable labels,
-                      ClassTable classes);
+  /// Sorts the samples by name. Throws Error where there are none.
+  explicit SegmentationDataset(DatasetParts parts);
 
-  int64_t size() const { return static_cast<int64_t>(samples_.size()); }
+  int64_t size() const { return static_cast<int64_t>(parts_.samples.size()); }
   const std::string& image_path(int64_t index) const { return at(index).image; }
   const std::string& label_path(int64_t index) const { return at(index).label; }
   const std::string& sample_name(int64_t index) const { return at(index).name; }
-  int64_t num_classes() const { return static_cast<int64_t>(classes_.names.size()); }
-  const std::vector<std::string>& class_names() const { return classes_.names; }
-  const std::vector<Color>& palette() const { return classes_.colors; }
-  const std::string& root() const { return root_; }
-  const std::string& split() const { return split_; }
+  int64_t num_classes() const { return static_cast<int64_t>(parts_.classes.names.size()); }
+  const std::vector<std::string>& class_names() const { return parts_.classes.names; }
+  const std::vector<Color>& palette() const { return parts_.classes.colors; }
+  const ClassTable& classes() const { return parts_.classes; }
+  const std::string& root() const { return parts_.root; }
+  const std::string& split() const { return parts_.split; }
+  bool has_labels() const { return !parts_.samples.front().label.empty(); }
+  bool index_labels() const { return !parts_.format; }  ///< the label files are index PNGs
 
-  /// Hash of the sorted names and file sizes: equal lists give equal hashes on every machine.
+  /// Hash of the sorted names, the sizes of all files, and the first and last 4 KiB of the label files: equal data
+  /// gives equal hashes on every machine.
   uint64_t content_hash() const { return content_hash_; }
 
   /// Reads both files; may be called from several threads. Throws Error naming the file and what is wrong: unreadable,
   /// sizes that differ (both files and sizes), a label outside the table (pixel, value, allowed values).
   Sample decode(int64_t index) const;
+
+  /// Size of the label map without decoding it, where the format allows that. Throws Error naming the file.
+  SizeHW label_size(int64_t index) const;
+
+  /// The label file's values before they become classes.
+  LabelMap read_file_values(int64_t index) const;
 
   /// Turns file values into classes in place; throws as decode() does, `path` names the file.
   void map_labels(LabelMap& labels, const std::string& path) const;
@@ -68,30 +101,30 @@ class SegmentationDataset {
  private:
   const SamplePaths& at(int64_t index) const;
 
-  std::string root_, split_;
-  std::vector<SamplePaths> samples_;
-  LabelTable labels_;
-  ClassTable classes_;
+  DatasetParts parts_;
   uint64_t content_hash_ = 0;
 };
 
-/// What to do with images that have no label file.
+/// What to do with images that have no label file, and with listed names that have no image.
 enum class MissingLabels { error, keep };
 
-/// Cityscapes: ROOT/{leftImg8bit,gtFine}/SPLIT/CITY/*_{leftImg8bit,gtFine_labelIds}.png; 19 classes. Split: train, val,
-/// trainval (both). Names that begin with "." are skipped.
+/// By config.dataset.name, from DATASET.ROOT or the published default folder (docs/datasets.md lists both); a relative
+/// folder counts from config.root_path, where that is set. A split without labels (test) opens with MissingLabels::keep
+/// alone. Throws Error: unknown names and splits, folders and files that are missing, NUM_CLASSES or IGNORE_LABEL that
+/// contradict the data set.
+SegmentationDataset open_dataset(const Config& config, const std::string& split,
+                                 MissingLabels missing = MissingLabels::error);
+
+/// open_dataset for Cityscapes in `root`.
 SegmentationDataset open_cityscapes(const std::string& root, const std::string& split,
                                     MissingLabels missing = MissingLabels::error);
 
-/// Images and masks of the same base name in two folders: config.image_dir and mask_dir with {split} replaced, else the
-/// first that exists of images/SPLIT + masks/SPLIT, SPLIT + SPLITannot, SPLIT/images + SPLIT/masks. Classes:
-/// num_classes and, one per line, ROOT/classes.txt (name, or name and red green blue).
+/// open_dataset for a plain folder, config.root.
 SegmentationDataset open_folder(const DatasetConfig& config, const std::string& split,
                                 MissingLabels missing = MissingLabels::error);
 
-/// By config.dataset.name; a relative ROOT counts from config.root_path, where that is set.
-SegmentationDataset open_dataset(const Config& config, const std::string& split,
-                                 MissingLabels missing = MissingLabels::error);
+/// The names that DATASET.NAME knows.
+std::vector<std::string> dataset_names();
 
 /// PASCAL VOC's colour for class `index`: the index's bits spread over the high bits of red, green and blue.
 Color voc_color(int64_t index);

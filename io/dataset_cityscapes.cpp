@@ -2,12 +2,15 @@
 #include <filesystem>
 
 #include "engine/error.h"
-#include "io/dataset.h"
+#include "io/dataset_parts.h"
 
 namespace convoy {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// Class -> official id.
+const std::vector<int32_t> kEvaluatedIds = {7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33};
 
 ClassTable cityscapes_classes() {
   return {{"road", "sidewalk", "building", "wall", "fence", "pole", "traffic light", "traffic sign", "vegetation",
@@ -30,18 +33,8 @@ ClassTable cityscapes_classes() {
            {0, 60, 100},
            {0, 80, 100},
            {0, 0, 230},
-           {119, 11, 32}}};
-}
-
-std::vector<fs::path> sorted_entries(const fs::path& folder) {
-  std::error_code error;
-  std::vector<fs::path> entries;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    if (it->path().filename().string().front() != '.') entries.push_back(it->path());
-  }
-  CONVOY_CHECK(!error, "{}: cannot be listed: {}", folder.string(), error.message());
-  std::sort(entries.begin(), entries.end());
-  return entries;
+           {119, 11, 32}},
+          kEvaluatedIds};
 }
 
 void list_split(const fs::path& root, const std::string& split, std::vector<SamplePaths>& samples) {
@@ -64,33 +57,25 @@ void list_split(const fs::path& root, const std::string& split, std::vector<Samp
 const std::vector<int32_t>& cityscapes_train_ids() {
   static const std::vector<int32_t> ids = [] {
     std::vector<int32_t> table(34, kIgnoreLabel);
-    const int evaluated[] = {7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33};
     int32_t next = 0;
-    for (const int id : evaluated) table[static_cast<size_t>(id)] = next++;
+    for (const int32_t id : kEvaluatedIds) table[static_cast<size_t>(id)] = next++;
     return table;
   }();
   return ids;
 }
 
-SegmentationDataset open_cityscapes(const std::string& root, const std::string& split, MissingLabels missing) {
-  const fs::path absolute = fs::absolute(root).lexically_normal();
-  CONVOY_CHECK(fs::is_directory(absolute / "leftImg8bit"),
-               "{}: no Cityscapes data here (no folder leftImg8bit); set DATASET.ROOT", absolute.string());
-  CONVOY_CHECK(split == "train" || split == "val" || split == "test" || split == "trainval",
-               "{}: Cityscapes has the splits train, val, test and trainval, not '{}'", absolute.string(), split);
+DatasetParts read_cityscapes(const DatasetConfig& config, const std::string& split, MissingLabels missing) {
+  const fs::path root = fs::absolute(config.root).lexically_normal();
+  CONVOY_CHECK(fs::is_directory(root / "leftImg8bit"),
+               "{}: no Cityscapes data here (no folder leftImg8bit); set DATASET.ROOT", root.string());
+  require_split("Cityscapes", split, {"train", "val", "test", "trainval"});
   std::vector<SamplePaths> samples;
   for (const std::string part : {"train", "val", "test"}) {
-    if (split == part || (split == "trainval" && part != "test")) list_split(absolute, part, samples);
+    if (split == part || (split == "trainval" && part != "test")) list_split(root, part, samples);
   }
-  if (missing == MissingLabels::error) {
-    for (const SamplePaths& sample : samples) {
-      std::error_code unreadable;
-      CONVOY_CHECK(fs::exists(sample.label, unreadable), "{}: its label file {} is missing", sample.image,
-                   sample.label);
-    }
-  }
+  require_files(samples, split, missing);
   LabelTable labels{cityscapes_train_ids(), "the Cityscapes ids -1..33"};
-  return {absolute.string(), split, std::move(samples), std::move(labels), cityscapes_classes()};
+  return {root.string(), split, std::move(samples), std::move(labels), cityscapes_classes(), nullptr};
 }
 
 }  // namespace convoy

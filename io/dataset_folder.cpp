@@ -2,11 +2,10 @@
 #include <cctype>
 #include <filesystem>
 #include <fstream>
-#include <map>
 #include <sstream>
 
 #include "engine/error.h"
-#include "io/dataset.h"
+#include "io/dataset_parts.h"
 
 namespace convoy {
 namespace {
@@ -40,24 +39,6 @@ FolderPair find_folders(const DatasetConfig& config, const fs::path& root, const
       "{}: no images of split '{}': none of the folder pairs images/{} + masks/{}, {} + {}annot, {}/images + {}/masks "
       "exists; set DATASET.ROOT, or DATASET.IMAGE_DIR and DATASET.MASK_DIR",
       root.string(), split, split, split, split, split, split, split);
-}
-
-/// Base name -> file, for files with one of the given endings.
-std::map<std::string, fs::path> list_files(const fs::path& folder, const std::vector<std::string>& endings) {
-  std::error_code error;
-  std::map<std::string, fs::path> files;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    const fs::path& path = it->path();
-    std::string ending = path.extension().string();
-    std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return std::tolower(c); });
-    if (path.filename().string().front() == '.') continue;
-    if (std::find(endings.begin(), endings.end(), ending) == endings.end()) continue;
-    const auto [other, inserted] = files.emplace(path.stem().string(), path);
-    CONVOY_CHECK(inserted, "{} and {} have the same base name; one image per label file", other->second.string(),
-                 path.string());
-  }
-  CONVOY_CHECK(!error, "{}: cannot be listed: {}", folder.string(), error.message());
-  return files;
 }
 
 /// One class per line: a name, or a name followed by red, green and blue.
@@ -110,41 +91,17 @@ ClassTable find_classes(const DatasetConfig& config, const fs::path& root) {
   return table;
 }
 
-LabelTable label_table(int64_t num_classes, std::optional<int64_t> ignore_label) {
-  LabelTable table;
-  const int64_t size = std::max(num_classes, ignore_label ? *ignore_label + 1 : 0);
-  for (int64_t value = 0; value < size; ++value) {
-    table.classes.push_back(value < num_classes ? static_cast<int32_t>(value) : LabelTable::kInvalid);
-  }
-  table.allowed = fmt::format("0..{}", num_classes - 1);
-  if (ignore_label) {
-    table.classes[static_cast<size_t>(*ignore_label)] = kIgnoreLabel;
-    table.allowed += fmt::format(" and {} (ignore)", *ignore_label);
-  } else {
-    table.allowed += " (DATASET.IGNORE_LABEL is not set)";
-  }
-  return table;
-}
-
 }  // namespace
 
-SegmentationDataset open_folder(const DatasetConfig& config, const std::string& split, MissingLabels missing) {
+DatasetParts read_folder(const DatasetConfig& config, const std::string& split, MissingLabels missing) {
   CONVOY_CHECK(!config.root.empty(), "DATASET.ROOT is not set: the folder data set needs it");
-  const fs::path root = fs::absolute(config.root).lexically_normal();
-  CONVOY_CHECK(fs::is_directory(root), "{}: no such folder (DATASET.ROOT)", root.string());
+  const fs::path root = dataset_root(config, "folder");
   ClassTable classes = find_classes(config, root);
   const FolderPair folders = find_folders(config, root, split);
-  const std::map<std::string, fs::path> masks = list_files(folders.masks, {".png"});
-  std::vector<SamplePaths> samples;
-  for (const auto& [base, image] : list_files(folders.images, {".png", ".jpg", ".jpeg"})) {
-    const auto mask = masks.find(base);
-    const fs::path expected = mask == masks.end() ? folders.masks / (base + ".png") : mask->second;
-    CONVOY_CHECK(mask != masks.end() || missing == MissingLabels::keep, "{}: its label file {} is missing",
-                 image.string(), expected.string());
-    samples.push_back({image.string(), expected.string(), image.lexically_relative(root).string()});
-  }
-  const auto count = static_cast<int64_t>(classes.names.size());
-  return {root.string(), split, std::move(samples), label_table(count, config.ignore_label), std::move(classes)};
+  std::vector<SamplePaths> samples = pair_by_name(root, folders.images, folders.masks);
+  require_files(samples, split, missing);
+  LabelTable labels = identity_labels(static_cast<int64_t>(classes.names.size()), config.ignore_label);
+  return {root.string(), split, std::move(samples), std::move(labels), std::move(classes), nullptr};
 }
 
 }  // namespace convoy

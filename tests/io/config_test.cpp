@@ -175,4 +175,5 @@ TEST_CASE("the shipped recipes load", "[io][config]") {
   CHECK(fast_scnn.solver.weight_decay == 4e-5);
   CHECK(load_config(folder + "cityscapes_bisenet.yaml").model.model_name == "BiSeNet");
   CHECK(load_config(folder + "synth_demo.yaml").train.global_batch == 8);
+  CHECK(load_config(folder + "camvid_fast_scnn.yaml").dataset.name == "camvid");
 }

@@ -49,6 +49,8 @@ TEST_CASE("Cityscapes is listed in one order on every machine", "[io][dataset]")
   CHECK(train.sample_name(0) == "leftImg8bit/train/aachen/aachen_000001_000019_leftImg8bit.png");
   CHECK(train.num_classes() == 19);
   CHECK(train.palette().size() == 19);
+  CHECK(train.classes().file_values ==
+        std::vector<int32_t>{7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33});
   CHECK(train.decode(0).labels.at(3, 5) == 0);
   CHECK(train.decode(1).labels.at(0, 0) == 13);
   CHECK(open_cityscapes(folder.path(), "trainval").size() == 3);

@@ -1,0 +1,96 @@
+#include "io/dataset_parts.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "engine/error.h"
+
+namespace convoy {
+
+namespace fs = std::filesystem;
+
+fs::path dataset_root(const DatasetConfig& config, const std::string& name) {
+  const fs::path root = fs::absolute(config.root).lexically_normal();
+  std::error_code unreadable;
+  CONVOY_CHECK(fs::is_directory(root, unreadable), "{}: no such folder, data set {}; set DATASET.ROOT", root.string(),
+               name);
+  return root;
+}
+
+void require_split(const std::string& name, const std::string& split, const std::vector<std::string>& known) {
+  CONVOY_CHECK(std::find(known.begin(), known.end(), split) != known.end(), "{} has the splits {}, not '{}'", name,
+               fmt::join(known, ", "), split);
+}
+
+std::vector<fs::path> sorted_entries(const fs::path& folder) {
+  std::error_code error;
+  std::vector<fs::path> entries;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    if (it->path().filename().string().front() != '.') entries.push_back(it->path());
+  }
+  CONVOY_CHECK(!error, "{}: cannot be listed: {}", folder.string(), error.message());
+  std::sort(entries.begin(), entries.end());
+  return entries;
+}
+
+std::map<std::string, fs::path> list_files(const fs::path& folder, const std::vector<std::string>& endings) {
+  std::map<std::string, fs::path> files;
+  for (const fs::path& path : sorted_entries(folder)) {
+    std::string ending = path.extension().string();
+    std::transform(ending.begin(), ending.end(), ending.begin(), [](unsigned char c) { return std::tolower(c); });
+    if (std::find(endings.begin(), endings.end(), ending) == endings.end()) continue;
+    const auto [other, inserted] = files.emplace(path.stem().string(), path);
+    CONVOY_CHECK(inserted, "{} and {} have the same base name; one image per label file", other->second.string(),
+                 path.string());
+  }
+  return files;
+}
+
+const std::vector<std::string>& image_endings() {
+  static const std::vector<std::string> endings = {".png", ".jpg", ".jpeg"};
+  return endings;
+}
+
+std::vector<SamplePaths> pair_by_name(const fs::path& root, const fs::path& images, const fs::path& labels) {
+  std::map<std::string, fs::path> masks;
+  if (!labels.empty()) masks = list_files(labels, {".png"});
+  std::vector<SamplePaths> samples;
+  for (const auto& [base, image] : list_files(images, image_endings())) {
+    const auto mask = masks.find(base);
+    const fs::path label = labels.empty() ? "" : mask == masks.end() ? labels / (base + ".png") : mask->second;
+    samples.push_back({image.string(), label.string(), image.lexically_relative(root).string()});
+  }
+  return samples;
+}
+
+void require_files(const std::vector<SamplePaths>& samples, const std::string& split, MissingLabels missing) {
+  if (missing == MissingLabels::keep) return;
+  for (const SamplePaths& sample : samples) {
+    std::error_code unreadable;
+    CONVOY_CHECK(!sample.label.empty(), "split '{}' has no labels: it can be predicted, not trained on or evaluated",
+                 split);
+    CONVOY_CHECK(fs::exists(sample.image, unreadable), "{} is missing", sample.image);
+    CONVOY_CHECK(fs::exists(sample.label, unreadable), "{}: its label file {} is missing", sample.image, sample.label);
+  }
+}
+
+LabelTable identity_labels(int64_t num_classes, std::optional<int64_t> ignore_label) {
+  LabelTable table;
+  for (int64_t value = 0; value < num_classes; ++value) table.classes.push_back(static_cast<int32_t>(value));
+  table.allowed = fmt::format("0..{}", num_classes - 1);
+  if (ignore_label)
+    ignore_value(table, *ignore_label);
+  else
+    table.allowed += " (DATASET.IGNORE_LABEL is not set)";
+  return table;
+}
+
+void ignore_value(LabelTable& labels, int64_t value) {
+  const auto index = static_cast<size_t>(value);
+  if (index >= labels.classes.size()) labels.classes.resize(index + 1, LabelTable::kInvalid);
+  if (labels.classes[index] == kIgnoreLabel) return;
+  labels.classes[index] = kIgnoreLabel;
+  labels.allowed += fmt::format(" and {} (ignore)", value);
+}
+
+}  // namespace convoy

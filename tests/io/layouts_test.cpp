@@ -1,0 +1,144 @@
+// Every reader on a small made-up tree of its published layout, with faults planted.
+#include <catch2/catch.hpp>
+
+#include "io/dataset.h"
+#include "tests/io/scenes.h"
+
+using namespace convoy;
+using convoy::testing::error_of;
+using convoy::testing::TemporaryFolder;
+using convoy::testing::write_text;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr int64_t kHeight = 4, kWidth = 6;
+
+void write_image(const std::string& path) {
+  fs::create_directories(fs::path(path).parent_path());
+  const Image image{kHeight, kWidth, 3, std::vector<uint8_t>(kHeight * kWidth * 3, 90), 8};
+  path.ends_with(".png") ? write_png(path, image) : write_jpeg(path, image);
+}
+
+/// A label map of `first`, whose last pixel is `last`.
+LabelMap labels_of(int32_t first, int32_t last) {
+  LabelMap labels{kHeight, kWidth, std::vector<int32_t>(kHeight * kWidth, first)};
+  labels.data.back() = last;
+  return labels;
+}
+
+void write_labels(const std::string& path, int32_t first, int32_t last) {
+  fs::create_directories(fs::path(path).parent_path());
+  write_png_gray(path, labels_of(first, last));
+}
+
+Config config_of(const std::string& name, const std::string& root) {
+  Config config;
+  config.dataset.name = name;
+  config.dataset.root = root;
+  return config;
+}
+
+/// Class of the first and of the last pixel.
+std::pair<int32_t, int32_t> ends(const Sample& sample) {
+  return {sample.labels.data.front(), sample.labels.data.back()};
+}
+
+using Ends = std::pair<int32_t, int32_t>;
+
+/// Faults that every data set of label PNGs has in common, planted into sample 0, whose label file reads `good`.
+void check_label_faults(const Config& config, const std::string& split, int32_t good, int32_t bad) {
+  const SegmentationDataset data = open_dataset(config, split);
+  const std::string label = data.label_path(0);
+  const uint64_t hash = data.content_hash();
+  const LabelMap labels = data.read_file_values(0);
+
+  write_png_gray(label, labels_of(good, bad));
+  CHECK_THAT(error_of([&] { data.decode(0); }),
+             Catch::Contains(label) && Catch::Contains(fmt::format("label value {} at pixel (x 5, y 3)", bad)));
+  CHECK(open_dataset(config, split).content_hash() != hash);
+  write_png_gray(label, {3, 6, std::vector<int32_t>(18, good)});
+  CHECK_THAT(error_of([&] { data.decode(0); }),
+             Catch::Contains(label) && Catch::Contains("4 x 6") && Catch::Contains("3 x 6"));
+  write_png(label, {kHeight, kWidth, 3, std::vector<uint8_t>(kHeight * kWidth * 3, 90), 8});
+  CHECK_THAT(error_of([&] { data.decode(0); }), Catch::Contains(label) && Catch::Contains("colour mask"));
+  fs::remove(label);
+  CHECK_THAT(error_of([&] { open_dataset(config, split); }), Catch::Contains(label) && Catch::Contains("is missing"));
+  CHECK(open_dataset(config, split, MissingLabels::keep).size() == data.size());
+  write_png_gray(label, labels);
+  CHECK(open_dataset(config, split).content_hash() == hash);
+}
+
+/// A palette PNG is read by its indices.
+void check_palette_labels(const Config& config, const std::string& split, int32_t value, int32_t expected) {
+  const SegmentationDataset data = open_dataset(config, split);
+  const LabelMap before = data.read_file_values(0);
+  std::vector<Color> palette(256);
+  for (size_t i = 0; i < palette.size(); ++i) palette[i] = voc_color(static_cast<int64_t>(i));
+  write_png_palette(data.label_path(0), labels_of(value, value), palette);
+  CHECK(ends(data.decode(0)) == Ends{expected, expected});
+  write_png_gray(data.label_path(0), before);
+}
+
+}  // namespace
+
+TEST_CASE("CamVid's folders", "[io][dataset][layout]") {
+  TemporaryFolder folder;
+  const Config config = config_of("camvid", folder.path());
+  for (const std::string split : {"train", "val"}) {
+    write_image(folder / (split + "/0001TP.png"));
+    write_labels(folder / (split + "annot/0001TP.png"), 3, 11);
+    write_image(folder / (split + "/0002TP.jpg"));
+    write_labels(folder / (split + "annot/0002TP.png"), 0, 10);
+  }
+  write_image(folder / "test/0003TP.png");
+  const SegmentationDataset train = open_dataset(config, "train");
+  REQUIRE(train.size() == 2);
+  CHECK(train.num_classes() == 11);
+  CHECK(train.class_names()[4] == "pavement");
+  CHECK(train.palette()[10] == Color{0, 128, 192});
+  CHECK(ends(train.decode(0)) == Ends{3, kIgnoreLabel});
+  CHECK(ends(train.decode(1)) == Ends{0, 10});
+  CHECK(open_dataset(config, "trainval").size() == 4);
+  check_label_faults(config, "train", 3, 12);
+  check_palette_labels(config, "train", 9, 9);
+
+  SECTION("a test split without labels opens for prediction only") {
+    CHECK_THAT(error_of([&] { open_dataset(config, "test"); }), Catch::Contains("'test' has no labels"));
+    const SegmentationDataset test = open_dataset(config, "test", MissingLabels::keep);
+    CHECK(test.size() == 1);
+    CHECK_FALSE(test.has_labels());
+    CHECK_THAT(error_of([&] { test.decode(0); }), Catch::Contains("'test' has no labels"));
+    write_labels(folder / "testannot/0003TP.png", 1, 2);
+    CHECK(open_dataset(config, "test").has_labels());
+  }
+  SECTION("other splits and folders are named") {
+    CHECK_THAT(error_of([&] { open_dataset(config, "valid"); }), Catch::Contains("'valid'"));
+    CHECK_THAT(error_of([&] { open_dataset(config_of("camvid", folder / "none"), "val"); }),
+               Catch::Contains("none") && Catch::Contains("DATASET.ROOT"));
+    fs::remove_all(folder / "val");
+    CHECK_THAT(error_of([&] { open_dataset(config, "val"); }), Catch::Contains("no CamVid split 'val'"));
+  }
+  SECTION("keys that contradict the data set") {
+    Config other = config;
+    other.dataset.num_classes = 12;
+    CHECK_THAT(error_of([&] { open_dataset(other, "train"); }),
+               Catch::Contains("NUM_CLASSES is 12") && Catch::Contains("11 classes"));
+    other.dataset.num_classes = 11;
+    other.dataset.ignore_label = 255;
+    write_labels(folder / "trainannot/0001TP.png", 255, 11);
+    CHECK(ends(open_dataset(other, "train").decode(0)) == Ends{kIgnoreLabel, kIgnoreLabel});
+  }
+}
+
+TEST_CASE("predictions are written in the data set's own values", "[io][dataset][layout]") {
+  ClassTable classes{{"a", "b", "c"}, {}, {7, 8, 11}};
+  LabelMap labels{1, 4, {2, 0, kIgnoreLabel, 1}};
+  classes.to_file_values(labels);
+  CHECK(labels.data == std::vector<int32_t>{11, 7, kIgnoreLabel, 8});
+  labels.data = {3};
+  CHECK_THROWS_AS(classes.to_file_values(labels), Error);
+  classes.file_values.clear();
+  classes.to_file_values(labels);
+  CHECK(labels.data == std::vector<int32_t>{3});
+}
