@@ -94,6 +94,20 @@ Value slice_channels(Value x, int64_t first, int64_t count);
 /// the run's seed, the module path and call, the global step and the image's slot in the global batch.
 Value dropout(Value x, double p, bool whole_channels = false);
 
+/// Criss-cross attention in two parts. A pixel attends the W pixels of its row, itself included, then the H-1 others of
+/// its column from top to bottom. ca_weight: scalar products (N,H+W-1,H,W) of t with f at the attended pixels, both
+/// (N,C,H,W). ca_map: sum over the attended pixels of w (N,H+W-1,H,W) times g (N,C,H,W).
+Value ca_weight(Value t, Value f);
+Value ca_map(Value w, Value g);
+/// Sum over all pixels j of softmax_j(query(i) . key(j)) * value(j); query, key (N,D,H,W), value (N,C,H,W). The
+/// H*W x H*W weights never exist.
+Value position_attention(Value query, Value key, Value value);
+/// Sum over channels c' of softmax_c'(max - x(c) . x(c')) * x(c') for x (N,C,H,W), products over all pixels.
+Value channel_attention(Value x);
+/// Residuals x(i) - codeword(k) summed over pixels i with weights softmax_k(scale(k)^2 * |x(i) - codeword(k)|^2); the
+/// sign of the scale has no effect. x (N,D,H,W), codewords (K,D), scale (K); the result is (N,K,D).
+Value encnet_encoding(Value x, Value codewords, Value scale);
+
 /// Number of labels in target (N,H,W) i32 that are not `ignore`; with class_weight (C) the sum of their weights.
 Value label_weight_sum(Value target, int64_t classes, int64_t ignore, Value class_weight = {});
 /// Sum over labelled pixels of -class_weight[t]*log softmax(logits)[t], divided by `normalizer` (0 when that is 0).

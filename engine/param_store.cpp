@@ -53,7 +53,7 @@ void ParamStore::initialize(uint64_t seed) {
           value[i] = static_cast<float>(p.initializer.a);
           break;
         case Initializer::Kind::kUniform:
-          value[i] = static_cast<float>(random.uniform(-p.initializer.a, p.initializer.a));
+          value[i] = static_cast<float>(p.initializer.mean + random.uniform(-p.initializer.a, p.initializer.a));
           break;
         case Initializer::Kind::kNormal:
           value[i] = static_cast<float>(p.initializer.mean + p.initializer.a * random.normal());

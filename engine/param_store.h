@@ -13,8 +13,8 @@ namespace convoy {
 struct Initializer {
   enum class Kind : uint8_t { kConstant, kUniform, kNormal };
   Kind kind = Kind::kConstant;
-  double a = 0;  ///< constant: the value; uniform: the bound (in -a..a); normal: the standard deviation
-  double mean = 0;
+  double a = 0;     ///< constant: the value; uniform: the bound (mean-a..mean+a); normal: the standard deviation
+  double mean = 0;  ///< of uniform and normal
 };
 
 /// A trained tensor. Names equal the PyTorch state_dict keys of the reference networks.

@@ -2,6 +2,7 @@
 // agreement of implementations, threads, slices) and every bench of them reads this table.
 #pragma once
 #include "tests/op_case.h"
+#include "tests/op_cases_attention.h"
 #include "tests/op_cases_image.h"
 
 namespace convoy::test {
@@ -203,6 +204,7 @@ inline std::vector<OpCase> op_cases() {
   t.push_back(ce("upsample_softmax_ce centres, class weights, ignore 255", {1, 19, 4, 5}, 16, 20, 255, true, false));
   t.push_back(ce("upsample_softmax_ce from 1x1, 33 classes", {2, 33, 1, 1}, 6, 7, -1, true));
   add_image_op_cases(t);
+  add_attention_op_cases(t);
   return t;
 }
 

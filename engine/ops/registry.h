@@ -17,12 +17,13 @@ std::vector<OpDef> dropout_ops();
 std::vector<OpDef> loss_ops();
 std::vector<OpDef> exchange_ops();
 std::vector<OpDef> shape_ops();
+std::vector<OpDef> attention_ops();
 
 /// All of them.
 inline std::vector<OpDef> built_in_ops() {
   std::vector<OpDef> all;
   for (auto group : {leaf_ops, conv_ops, batch_norm_ops, elementwise_ops, pool_ops, resize_ops, channel_ops,
-                     dropout_ops, loss_ops, exchange_ops, shape_ops})
+                     dropout_ops, loss_ops, exchange_ops, shape_ops, attention_ops})
     for (OpDef& op : group()) all.push_back(std::move(op));
   return all;
 }

@@ -1,0 +1,66 @@
+// Attention blocks under the reference's parameter names, and what they compute as functions of plain values.
+#pragma once
+#include "layers/module.h"
+
+namespace convoy {
+
+/// x times sigmoid(w2 * relu(w1 * mean(x) + b1) + b2) per image and channel. w1 (D,C,1,1), w2 (C,D,1,1).
+Value se_gate(Value x, Value w1, Value b1, Value w2, Value b2);
+
+/// The three projections of attention between pixels, to channels/8, channels/8 and channels: <path>.gamma (starts at
+/// 0), .query_conv, .key_conv, .value_conv, all with bias.
+class AttentionProjections {
+ public:
+  AttentionProjections(const Scope& scope, int64_t channels);
+  Value gamma(Builder& b) const;
+  Value query(Builder& b, Value x) const { return query_(b, x); }
+  Value key(Builder& b, Value x) const { return key_(b, x); }
+  Value value(Builder& b, Value x) const { return value_(b, x); }
+
+ private:
+  std::string gamma_;
+  Conv2d query_, key_, value_;
+};
+
+/// Attention of each pixel over all pixels (DANet), times gamma, plus x.
+class PositionAttention {
+ public:
+  PositionAttention(const Scope& scope, int64_t channels);
+  Value operator()(Builder& b, Value x) const;
+
+ private:
+  std::string path_;
+  AttentionProjections projections_;
+};
+
+/// Attention of each channel over all channels (DANet), times <path>.gamma (starts at 0), plus x.
+class ChannelAttention {
+ public:
+  explicit ChannelAttention(const Scope& scope);
+  Value operator()(Builder& b, Value x) const;
+
+ private:
+  std::string path_;
+};
+
+/// Encoding by learned codewords (EncNet): <path>.codewords (K,C), <path>.scale (K). x (N,C,H,W) gives (N,K,C).
+class Encoding {
+ public:
+  Encoding(const Scope& scope, int64_t channels, int64_t codewords);
+  Value operator()(Builder& b, Value x) const;
+
+ private:
+  std::string path_;
+};
+
+/// Squeeze and excitation: <path>.fc1 to channels/reduction and <path>.fc2 back, 1x1 convolutions with bias.
+class SeGate {
+ public:
+  SeGate(const Scope& scope, int64_t channels, int64_t reduction);
+  Value operator()(Builder& b, Value x) const;
+
+ private:
+  std::string path_;
+};
+
+}  // namespace convoy
