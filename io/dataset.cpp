@@ -54,6 +54,12 @@ const std::vector<NamedReader>& readers() {
   static const std::vector<NamedReader> table = {
       {"cityscape", "datasets/cityscapes", read_cityscapes},
       {"camvid", "datasets/camvid", read_camvid},
+      {"ade20k", "datasets/ade/ADEChallengeData2016", read_ade20k},
+      {"pascal_voc", "datasets/voc/VOC2012", read_pascal_voc},
+      {"pascal_aug", "datasets/voc/VOCaug/dataset", read_pascal_aug},
+      {"coco", "datasets/coco", read_coco},
+      {"sbu", "datasets/sbu", read_sbu},
+      {"lip", "datasets/LIP", read_lip},
       {"folder", "", read_folder},
   };
   return table;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <fstream>
 
 #include "engine/error.h"
 
@@ -58,6 +59,43 @@ std::vector<SamplePaths> pair_by_name(const fs::path& root, const fs::path& imag
   for (const auto& [base, image] : list_files(images, image_endings())) {
     const auto mask = masks.find(base);
     const fs::path label = labels.empty() ? "" : mask == masks.end() ? labels / (base + ".png") : mask->second;
+    samples.push_back({image.string(), label.string(), image.lexically_relative(root).string()});
+  }
+  return samples;
+}
+
+std::vector<ListedName> read_name_list(const fs::path& path) {
+  std::ifstream file(path);
+  CONVOY_CHECK(file, "{}: the list of the split's names cannot be read", path.string());
+  std::vector<ListedName> names;
+  std::map<std::string, int64_t> lines;
+  std::string line;
+  for (int64_t number = 1; std::getline(file, line); ++number) {
+    const size_t first = line.find_first_not_of(" \t\r"), last = line.find_last_not_of(" \t\r");
+    if (first == std::string::npos) continue;
+    const std::string name = line.substr(first, last + 1 - first);
+    const auto [other, inserted] = lines.emplace(name, number);
+    CONVOY_CHECK(inserted, "{}:{}: {} is listed twice, the first time in line {}", path.string(), number, name,
+                 other->second);
+    names.push_back({name, number});
+  }
+  CONVOY_CHECK(!names.empty(), "{}: lists no names", path.string());
+  return names;
+}
+
+std::vector<SamplePaths> pair_by_list(const fs::path& root, const fs::path& list, const fs::path& images,
+                                      const fs::path& labels, MissingLabels missing) {
+  std::vector<SamplePaths> samples;
+  for (const auto& [name, line] : read_name_list(list)) {
+    fs::path image = images / (name + ".jpg");
+    std::error_code unreadable;
+    for (const std::string ending : {".jpeg", ".png"}) {
+      if (fs::exists(image, unreadable)) break;
+      if (fs::exists(images / (name + ending), unreadable)) image = images / (name + ending);
+    }
+    CONVOY_CHECK(missing == MissingLabels::keep || fs::exists(image, unreadable), "{}:{}: the image {} is missing",
+                 list.string(), line, image.string());
+    const fs::path label = labels.empty() ? "" : labels / (name + ".png");
     samples.push_back({image.string(), label.string(), image.lexically_relative(root).string()});
   }
   return samples;

@@ -27,6 +27,34 @@ DatasetParts read_folder(const DatasetConfig& config, const std::string& split, 
 /// ROOT/{SPLIT,SPLITannot} with equal base names; 11 classes, 11 = ignore.
 DatasetParts read_camvid(const DatasetConfig& config, const std::string& split, MissingLabels missing);
 
+/// PASCAL VOC 2012: ROOT/{JPEGImages,SegmentationClass}, names in ROOT/ImageSets/Segmentation/SPLIT.txt; 21 classes.
+DatasetParts read_pascal_voc(const DatasetConfig& config, const std::string& split, MissingLabels missing);
+
+/// VOC with the additional annotations of SBD: ROOT/{img,cls}, names in ROOT/SPLIT.txt; the split train is trainval.txt
+/// where that exists, as in the reference. A label is cls/NAME.mat (GTcls.Segmentation) or, where there is none,
+/// cls/NAME.png.
+DatasetParts read_pascal_aug(const DatasetConfig& config, const std::string& split, MissingLabels missing);
+
+/// ROOT/{images,annotations}/{training,validation}: value 0 is ignored, 1..150 are the classes.
+DatasetParts read_ade20k(const DatasetConfig& config, const std::string& split, MissingLabels missing);
+
+/// ROOT/{SBUTrain4KRecoveredSmall,SBU-Test}/{ShadowImages,ShadowMasks}: value 0 is background, all else shadow.
+DatasetParts read_sbu(const DatasetConfig& config, const std::string& split, MissingLabels missing);
+
+/// ROOT/TrainVal_images/SPLIT_images, ROOT/TrainVal_parsing_annotations/SPLIT_segmentations, names in
+/// TrainVal_images/SPLIT_id.txt; ROOT/Testing_images/testing_images and test_id.txt. 20 classes.
+DatasetParts read_lip(const DatasetConfig& config, const std::string& split, MissingLabels missing);
+
+/// ROOT/{SPLIT2017,annotations/instances_SPLIT2017.json}: the 20 categories that VOC has, drawn from their outlines, and
+/// background; images with more than 1000 labelled pixels. Their ids are kept in ROOT/SPLIT2017_ids.txt, since to find
+/// them takes minutes, until the annotations change.
+DatasetParts read_coco(const DatasetConfig& config, const std::string& split, MissingLabels missing);
+
+/// The 21 classes of PASCAL VOC.
+ClassTable voc_classes();
+/// 0..20, 255 is ignored.
+LabelTable voc_labels();
+
 // --- shared ---
 
 /// config.root absolute and free of "..", which must be a folder; `name` for the message.
@@ -49,6 +77,22 @@ const std::vector<std::string>& image_endings();
 /// Pairs every image of one folder with the label file of the same base name in the other. `labels` empty: no labels.
 std::vector<SamplePaths> pair_by_name(const std::filesystem::path& root, const std::filesystem::path& images,
                                       const std::filesystem::path& labels);
+
+/// One line of a list of names.
+struct ListedName {
+  std::string name;
+  int64_t line = 0;
+};
+
+/// The names in a text file, one a line: blanks around them, empty lines and Windows line ends do not count. Throws
+/// Error naming file and line for a name that is there twice, and for a list without names.
+std::vector<ListedName> read_name_list(const std::filesystem::path& path);
+
+/// Samples of a list: images/NAME.jpg (or .jpeg, .png) with labels/NAME.png; `labels` empty: no labels. For
+/// MissingLabels::error a name without image is an Error naming the list's line.
+std::vector<SamplePaths> pair_by_list(const std::filesystem::path& root, const std::filesystem::path& list,
+                                      const std::filesystem::path& images, const std::filesystem::path& labels,
+                                      MissingLabels missing);
 
 /// For MissingLabels::error: an Error naming the first image or label file that does not exist, or that `samples` have
 /// no labels at all.

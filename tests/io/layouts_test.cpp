@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "io/dataset.h"
+#include "tests/io/mat_writer.h"
 #include "tests/io/scenes.h"
 
 using namespace convoy;
@@ -141,4 +142,140 @@ TEST_CASE("predictions are written in the data set's own values", "[io][dataset]
   classes.file_values.clear();
   classes.to_file_values(labels);
   CHECK(labels.data == std::vector<int32_t>{3});
+}
+
+TEST_CASE("PASCAL VOC's folders and lists", "[io][dataset][layout]") {
+  TemporaryFolder folder;
+  const Config config = config_of("pascal_voc", folder.path());
+  const std::string lists = folder / "ImageSets/Segmentation/";
+  for (const std::string name : {"2007_000032", "2007_000039", "2008_000001"}) {
+    write_image(folder / ("JPEGImages/" + name + ".jpg"));
+    write_labels(folder / ("SegmentationClass/" + name + ".png"), 15, 255);
+  }
+  write_image(folder / "JPEGImages/2009_000001.jpg");  // in no list but test's
+  write_text(lists + "train.txt", "2007_000039\r\n\r\n  2007_000032 \r\n\n");
+  write_text(lists + "val.txt", "2008_000001");
+  write_text(lists + "trainval.txt", "2007_000032\n2007_000039\n2008_000001\n");
+  write_text(lists + "test.txt", "2009_000001\n");
+  const SegmentationDataset train = open_dataset(config, "train");
+  REQUIRE(train.size() == 2);
+  CHECK(train.sample_name(0) == "JPEGImages/2007_000032.jpg");
+  CHECK(ends(train.decode(1)) == Ends{15, kIgnoreLabel});
+  CHECK(train.num_classes() == 21);
+  CHECK(train.class_names()[15] == "person");
+  CHECK(train.palette()[15] == Color{192, 128, 128});
+  CHECK(open_dataset(config, "val").size() == 1);
+  CHECK(open_dataset(config, "trainval").size() == 3);
+  check_label_faults(config, "train", 15, 21);
+  check_palette_labels(config, "train", 20, 20);
+  CHECK_FALSE(open_dataset(config, "test", MissingLabels::keep).has_labels());
+  CHECK_THAT(error_of([&] { open_dataset(config, "test"); }), Catch::Contains("no labels"));
+
+  SECTION("a name without image, one that is there twice, an empty list, none") {
+    write_text(lists + "train.txt", "2007_000032\n\n2007_999999\n");
+    CHECK_THAT(error_of([&] { open_dataset(config, "train"); }),
+               Catch::Contains("train.txt:3: the image") && Catch::Contains("2007_999999.jpg is missing"));
+    CHECK(open_dataset(config, "train", MissingLabels::keep).size() == 2);
+    write_text(lists + "train.txt", "2007_000032\n2007_000039\n2007_000032\r\n");
+    CHECK_THAT(error_of([&] { open_dataset(config, "train"); }),
+               Catch::Contains("train.txt:3: 2007_000032 is listed twice, the first time in line 1"));
+    write_text(lists + "train.txt", "\r\n\n  \n");
+    CHECK_THAT(error_of([&] { open_dataset(config, "train"); }), Catch::Contains("lists no names"));
+    fs::remove(lists + "train.txt");
+    CHECK_THAT(error_of([&] { open_dataset(config, "train"); }), Catch::Contains("train.txt: the list"));
+  }
+}
+
+TEST_CASE("VOC's augmented folders, MATLAB files and PNGs", "[io][dataset][layout]") {
+  TemporaryFolder folder;
+  const Config config = config_of("pascal_aug", folder.path());
+  for (const std::string name : {"2008_000002", "2008_000003", "2008_000007"}) {
+    write_image(folder / ("img/" + name + ".jpg"));
+    write_text(folder / ("cls/" + name + ".mat"), testing::mat_file(labels_of(0, 20)));
+  }
+  fs::remove(folder / "cls/2008_000003.mat");
+  write_labels(folder / "cls/2008_000003.png", 7, 255);
+  write_text(folder / "train.txt", "2008_000002\n");
+  write_text(folder / "val.txt", "2008_000007\n");
+  CHECK(open_dataset(config, "train").size() == 1);
+  write_text(folder / "trainval.txt", "2008_000002\n2008_000003\n");
+  const SegmentationDataset train = open_dataset(config, "train");
+  REQUIRE(train.size() == 2);
+  CHECK(ends(train.decode(0)) == Ends{0, 20});
+  CHECK(ends(train.decode(1)) == Ends{7, kIgnoreLabel});
+  CHECK(train.label_size(0).height == kHeight);
+  CHECK(train.label_size(0).width == kWidth);
+  CHECK(open_dataset(config, "val").size() == 1);
+
+  write_text(folder / "cls/2008_000002.mat", testing::mat_file(labels_of(0, 21)));
+  CHECK_THAT(error_of([&] { train.decode(0); }),
+             Catch::Contains("2008_000002.mat: label value 21 at pixel (x 5, y 3); allowed are 0..20 and 255"));
+  write_text(folder / "cls/2008_000002.mat", testing::mat_file({1, 2, {0, 0}}));
+  CHECK_THAT(error_of([&] { train.decode(0); }), Catch::Contains("4 x 6") && Catch::Contains("1 x 2"));
+  write_text(folder / "cls/2008_000002.mat", "no matrix");
+  CHECK_THAT(error_of([&] { train.decode(0); }), Catch::Contains("2008_000002.mat: no MATLAB 5 file"));
+  fs::remove(folder / "cls/2008_000002.mat");
+  CHECK_THAT(error_of([&] { open_dataset(config, "train"); }), Catch::Contains("cls/2008_000002.mat is missing"));
+}
+
+TEST_CASE("ADE20K's folders: values from 1, 0 is ignored", "[io][dataset][layout]") {
+  TemporaryFolder folder;
+  const Config config = config_of("ade20k", folder.path());
+  for (const std::string part : {"training", "validation"}) {
+    const std::string name = "/ADE_" + part.substr(0, 3) + "_00000001";
+    write_image(folder / ("images/" + part + name + ".jpg"));
+    write_labels(folder / ("annotations/" + part + name + ".png"), 0, 150);
+  }
+  write_image(folder / "images/testing/ADE_test_00000001.jpg");
+  const SegmentationDataset train = open_dataset(config, "train");
+  REQUIRE(train.size() == 1);
+  CHECK(train.num_classes() == 150);
+  CHECK(ends(train.decode(0)) == Ends{kIgnoreLabel, 149});
+  CHECK(train.classes().file_values[0] == 1);
+  CHECK(train.classes().file_values[149] == 150);
+  CHECK(train.class_names()[149] == "flag");
+  CHECK(train.palette()[2] == Color{6, 230, 230});
+  CHECK(open_dataset(config, "val").size() == 1);
+  CHECK(open_dataset(config, "trainval").size() == 2);
+  CHECK(open_dataset(config, "test", MissingLabels::keep).size() == 1);
+  check_label_faults(config, "train", 0, 151);
+  check_palette_labels(config, "val", 12, 11);
+}
+
+TEST_CASE("SBU's folders: every value above 0 is shadow", "[io][dataset][layout]") {
+  TemporaryFolder folder;
+  const Config config = config_of("sbu", folder.path());
+  for (const std::string part : {"SBUTrain4KRecoveredSmall", "SBU-Test"}) {
+    write_image(folder / (part + "/ShadowImages/lssd1.jpg"));
+    write_labels(folder / (part + "/ShadowMasks/lssd1.png"), 0, 255);
+  }
+  const SegmentationDataset train = open_dataset(config, "train");
+  CHECK(train.num_classes() == 2);
+  CHECK(ends(train.decode(0)) == Ends{0, 1});
+  CHECK(train.classes().file_values == std::vector<int32_t>{0, 255});
+  CHECK(open_dataset(config, "test").sample_name(0) == "SBU-Test/ShadowImages/lssd1.jpg");
+  write_labels(folder / "SBU-Test/ShadowMasks/lssd1.png", 1, 254);
+  CHECK(ends(open_dataset(config, "val").decode(0)) == Ends{1, 1});
+  fs::remove(folder / "SBU-Test/ShadowMasks/lssd1.png");
+  CHECK_THAT(error_of([&] { open_dataset(config, "val"); }), Catch::Contains("ShadowMasks/lssd1.png is missing"));
+}
+
+TEST_CASE("LIP's folders and lists", "[io][dataset][layout]") {
+  TemporaryFolder folder;
+  const Config config = config_of("lip", folder.path());
+  for (const std::string part : {"train", "val"}) {
+    write_image(folder / ("TrainVal_images/" + part + "_images/10_77.jpg"));
+    write_labels(folder / ("TrainVal_parsing_annotations/" + part + "_segmentations/10_77.png"), 14, 19);
+    write_text(folder / ("TrainVal_images/" + part + "_id.txt"), "10_77\r\n");
+  }
+  write_image(folder / "Testing_images/testing_images/20_1.jpg");
+  write_text(folder / "Testing_images/test_id.txt", "20_1\n");
+  const SegmentationDataset train = open_dataset(config, "train");
+  CHECK(train.num_classes() == 20);
+  CHECK(train.class_names()[14] == "left arm");
+  CHECK(ends(train.decode(0)) == Ends{14, 19});
+  CHECK(open_dataset(config, "trainval").size() == 2);
+  CHECK(open_dataset(config, "test", MissingLabels::keep).size() == 1);
+  check_label_faults(config, "train", 14, 20);
+  check_palette_labels(config, "val", 5, 5);
 }
