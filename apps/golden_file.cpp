@@ -37,15 +37,20 @@ NetworkOptions GoldenFile::network_options() const {
   };
   CONVOY_CHECK(facts.at("loss") == "MixSoftmaxCrossEntropyLoss",
                "'{}' asks for the loss '{}', which does not exist yet", path_, facts.at("loss").get<std::string>());
-  return {.name = facts.at("model_name"),
-          .backbone = facts.at("backbone"),
-          .classes = facts.at("nclass"),
-          .aux = facts.at("aux"),
-          .output_stride = facts.at("output_stride"),
-          .backbone_scale = facts.at("backbone_scale"),
-          .bn_eps_encoder = real_or("bn_eps_for_encoder", 1e-5),
-          .bn_eps_decoder = real_or("bn_eps_for_decoder", 1e-5),
-          .bn_momentum = real_or("bn_momentum", 0.1)};
+  NetworkOptions options{.name = facts.at("model_name"),
+                         .backbone = facts.at("backbone"),
+                         .classes = facts.at("nclass"),
+                         .aux = facts.at("aux"),
+                         .output_stride = facts.at("output_stride"),
+                         .backbone_scale = facts.at("backbone_scale"),
+                         .bn_eps_encoder = real_or("bn_eps_for_encoder", 1e-5),
+                         .bn_eps_decoder = real_or("bn_eps_for_decoder", 1e-5),
+                         .bn_momentum = real_or("bn_momentum", 0.1)};
+  if (const auto& sections = facts.at("options"); sections.contains("DEEPLABV3_PLUS")) {
+    options.use_aspp = sections.at("DEEPLABV3_PLUS").at("USE_ASPP");
+    options.enable_decoder = sections.at("DEEPLABV3_PLUS").at("ENABLE_DECODER");
+  }
+  return options;
 }
 
 LossOptions GoldenFile::loss_options() const {

@@ -36,18 +36,12 @@ ConvOptions ConvOptions::with_bias() const {
   return o;
 }
 
-ConvOptions ConvOptions::with_init(ConvInit init) const {
-  ConvOptions o = *this;
-  o.init = init;
-  return o;
-}
-
 Conv2d::Conv2d(const Scope& scope, int64_t in, int64_t out, const ConvOptions& options)
     : path_(scope.path), options_(options) {
   const int64_t area = options.kernel_h * options.kernel_w;
   const int64_t fan_in = in / options.geometry.groups * area, fan_out = out * area;  // PyTorch's fan-out ignores groups
   const Initializer weight =
-      options.init == ConvInit::kKaimingFanOut
+      scope.conv_init == ConvInit::kKaimingFanOut
           ? Initializer{.kind = Initializer::Kind::kNormal, .a = std::sqrt(2.0 / static_cast<double>(fan_out))}
           : uniform_by_fan_in(fan_in);
   scope.store.add_parameter(path_ + ".weight", {out, in / options.geometry.groups, options.kernel_h, options.kernel_w},
@@ -111,13 +105,16 @@ Value ConvBnAct::operator()(Builder& b, Value x) const {
   return act_ == Activation::kNone ? y : activation(y, act_);
 }
 
-SeparableConv::SeparableConv(const Scope& scope, int64_t in, int64_t out, int64_t stride)
-    : depthwise_(scope / "block" / "depthwise", in, in, ConvOptions::square(3, stride, 1, 1, in)),
+SeparableConv::SeparableConv(const Scope& scope, int64_t in, int64_t out, const SeparableConvOptions& options)
+    : relu_first_(options.relu_first),
+      depthwise_(scope / "block" / "depthwise", in, in,
+                 ConvOptions::square(3, options.stride, options.dilation, options.dilation, in)),
       bn_depth_(scope / "block" / "bn_depth", in),
       pointwise_(scope / "block" / "pointwise", in, out, ConvOptions::square(1)),
       bn_point_(scope / "block" / "bn_point", out) {}
 
 Value SeparableConv::operator()(Builder& b, Value x) const {
+  if (relu_first_) return bn_point_(b, pointwise_(b, bn_depth_(b, depthwise_(b, relu(x)))));
   x = relu(bn_depth_(b, depthwise_(b, x)));
   return relu(bn_point_(b, pointwise_(b, x)));
 }

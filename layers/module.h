@@ -24,12 +24,17 @@ struct Builder {
   bool dropout = true;  ///< off for comparisons with reference figures
 };
 
+/// Initial weights of convolutions: PyTorch's default (uniform in +-1/sqrt(fan_in)), or Kaiming normal by fan-out with
+/// the gain of ReLU (He et al. 2015), standard deviation sqrt(2/fan_out). Biases are always drawn by the default.
+enum class ConvInit : uint8_t { kDefault, kKaimingFanOut };
+
 /// Where a module registers its parameters, and the settings it inherits.
 struct Scope {
   ParamStore& store;
   std::string path;
   double bn_eps = 1e-5;
   double bn_momentum = 0.1;
+  ConvInit conv_init = ConvInit::kDefault;
 
   /// The scope of a child: "encoder" / "conv1" is "encoder.conv1".
   Scope operator/(const std::string& child) const {
@@ -40,21 +45,15 @@ struct Scope {
   Scope operator/(int index) const { return *this / std::to_string(index); }
 };
 
-/// Initial weights: PyTorch's default (uniform in +-1/sqrt(fan_in)), or Kaiming normal by fan-out with the gain of ReLU
-/// (He et al. 2015), standard deviation sqrt(2/fan_out).
-enum class ConvInit : uint8_t { kDefault, kKaimingFanOut };
-
 struct ConvOptions {
   int64_t kernel_h = 3, kernel_w = 3;
   Conv2dOptions geometry;
   bool bias = false;
-  ConvInit init = ConvInit::kDefault;
 
   /// A square kernel; padding that keeps the size at stride 1 unless given.
   static ConvOptions square(int64_t kernel, int64_t stride = 1, std::optional<int64_t> pad = {}, int64_t dilation = 1,
                             int64_t groups = 1);
   ConvOptions with_bias() const;
-  ConvOptions with_init(ConvInit init) const;
 };
 
 /// Convolution: <path>.weight (K, C/groups, kh, kw) and, when asked for, <path>.bias (K).
@@ -96,14 +95,20 @@ class ConvBnAct {
   Activation act_;
 };
 
+struct SeparableConvOptions {
+  int64_t stride = 1, dilation = 1;  ///< of the depthwise convolution, whose padding is the dilation
+  bool relu_first = false;           ///< one ReLU in front of everything instead of one after each batch norm
+};
+
 /// Depthwise 3x3 and pointwise 1x1, each with batch norm and ReLU (reference names block.depthwise, block.bn_depth,
 /// block.pointwise, block.bn_point).
 class SeparableConv {
  public:
-  SeparableConv(const Scope& scope, int64_t in, int64_t out, int64_t stride = 1);
+  SeparableConv(const Scope& scope, int64_t in, int64_t out, const SeparableConvOptions& options = {});
   Value operator()(Builder& b, Value x) const;
 
  private:
+  bool relu_first_;
   Conv2d depthwise_;
   BatchNorm2d bn_depth_;
   Conv2d pointwise_;

@@ -1,5 +1,5 @@
-// BiSeNet: Bilateral Segmentation Network (Yu et al. 2018), on a ResNet.
-#include "nets/backbones/resnet.h"
+// BiSeNet: Bilateral Segmentation Network (Yu et al. 2018).
+#include "nets/backbones/backbone.h"
 #include "nets/networks.h"
 
 namespace convoy {
@@ -96,13 +96,9 @@ class Head {
 class BiSeNet : public Network {
  public:
   BiSeNet(const NetworkOptions& options, const Scope& s)
-      : encoder_([&] {
-          Scope encoder = s / "encoder";
-          encoder.bn_eps = options.bn_eps_encoder;
-          return ResNet(encoder, options.backbone, options.output_stride, options.backbone_scale);
-        }()),
+      : encoder_(make_encoder(options, s)),
         spatial_path_(s / "spatial_path"),
-        context_path_(s / "context_path", encoder_.channels()[2], encoder_.channels()[3]),
+        context_path_(s / "context_path", encoder_->channels()[2], encoder_->channels()[3]),
         ffm_(s / "ffm"),
         head_(s / "head", 2 * kWidth, 64, options.classes) {
     if (!options.aux) return;
@@ -112,7 +108,7 @@ class BiSeNet : public Network {
 
   std::vector<NamedValue> forward(Builder& b, Value image) const override {
     const Value spatial = spatial_path_(b, image);
-    const auto [at_c3, at_c2] = context_path_(b, encoder_(b, image));
+    const auto [at_c3, at_c2] = context_path_(b, (*encoder_)(b, image));
     std::vector<NamedValue> outputs{{"out0", resize_to(head_(b, ffm_(b, spatial, at_c2)), image)}};
     if (aux1_) {
       outputs.push_back({"out1", resize_to((*aux1_)(b, at_c3), image)});
@@ -126,7 +122,7 @@ class BiSeNet : public Network {
   }
 
  private:
-  ResNet encoder_;
+  std::unique_ptr<Backbone> encoder_;
   SpatialPath spatial_path_;
   ContextPath context_path_;
   FeatureFusion ffm_;

@@ -10,8 +10,8 @@ class LearningToDownsample {
  public:
   explicit LearningToDownsample(const Scope& s)
       : conv_(s / "conv", 3, 32, ConvOptions::square(3, 2, 0)),
-        dsconv1_(s / "dsconv1", 32, 48, 2),
-        dsconv2_(s / "dsconv2", 48, 64, 2) {}
+        dsconv1_(s / "dsconv1", 32, 48, {.stride = 2}),
+        dsconv2_(s / "dsconv2", 48, 64, {.stride = 2}) {}
   Value operator()(Builder& b, Value x) const { return dsconv2_(b, dsconv1_(b, conv_(b, x))); }
 
  private:

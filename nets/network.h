@@ -11,14 +11,17 @@ namespace convoy {
 
 /// What a recipe says about a network. Keys of the reference's MODEL section and a few that belong with it.
 struct NetworkOptions {
-  std::string name;      ///< "BiSeNet", "FastSCNN"; any case
+  std::string name;      ///< "BiSeNet", "DeepLabV3_Plus"; any case
   std::string backbone;  ///< "resnet18"; empty where the network has none
   int64_t classes = 19;
   bool aux = false;  ///< auxiliary heads
   int64_t output_stride = 16;
   double backbone_scale = 1;  ///< widths of the backbone
+  /// Dilations of a ResNet's last stage, block by block in turns; empty: those of the output stride.
+  std::vector<int64_t> multi_grid;
   double bn_eps_encoder = 1e-5, bn_eps_decoder = 1e-5;
   double bn_momentum = 0.1;
+  bool use_aspp = true, enable_decoder = true;  ///< of DeepLabV3_Plus
 };
 
 /// A segmentation network: parameters registered in a ParamStore, forward passes appended to any number of graphs.
@@ -41,5 +44,8 @@ int64_t fitting_extent(const Network& network, int64_t extent);
 std::unique_ptr<Network> make_network(const NetworkOptions& options, ParamStore& store);
 /// Canonical names of all networks.
 std::vector<std::string> network_names();
+/// The lightest configuration of a network that has all its parts, for checks of every network: backbone, auxiliary
+/// heads. Throws Error as make_network does.
+NetworkOptions light_options(const std::string& name);
 
 }  // namespace convoy

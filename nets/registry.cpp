@@ -12,9 +12,12 @@ using Make = std::unique_ptr<Network> (*)(const NetworkOptions&, const Scope&);
 struct Entry {
   const char* name;
   Make make;
+  const char* light_backbone = "";
+  bool aux = true;  ///< whether there are auxiliary heads with that backbone
 };
 constexpr Entry kNetworks[] = {
-    {"BiSeNet", make_bisenet},
+    {"BiSeNet", make_bisenet, "resnet18"},
+    {"DeepLabV3_Plus", make_deeplabv3_plus, "mobilenet_v2", false},
     {"FastSCNN", make_fast_scnn},
 };
 
@@ -22,6 +25,12 @@ std::string lower(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return text;
+}
+
+const Entry& find_network(const std::string& name) {
+  for (const Entry& e : kNetworks)
+    if (lower(e.name) == lower(name)) return e;
+  fail("there is no network '{}'; the nearest is '{}'", name, nearest_name(name, network_names()));
 }
 
 }  // namespace
@@ -41,15 +50,18 @@ std::vector<std::string> network_names() {
 
 std::unique_ptr<Network> make_network(const NetworkOptions& options, ParamStore& store) {
   CONVOY_CHECK(options.classes > 0, "a network needs at least one class, got {}", options.classes);
-  for (const Entry& e : kNetworks)
-    if (lower(e.name) == lower(options.name)) {
-      auto network = e.make(
-          options,
-          Scope{.store = store, .path = "", .bn_eps = options.bn_eps_decoder, .bn_momentum = options.bn_momentum});
-      store.allocate();
-      return network;
-    }
-  fail("there is no network '{}'; the nearest is '{}'", options.name, nearest_name(options.name, network_names()));
+  auto network =
+      find_network(options.name)
+          .make(
+              options,
+              Scope{.store = store, .path = "", .bn_eps = options.bn_eps_decoder, .bn_momentum = options.bn_momentum});
+  store.allocate();
+  return network;
+}
+
+NetworkOptions light_options(const std::string& name) {
+  const Entry& e = find_network(name);
+  return {.name = e.name, .backbone = e.light_backbone, .aux = e.aux};
 }
 
 }  // namespace convoy
