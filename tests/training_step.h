@@ -30,7 +30,7 @@ struct TrainingStep {
   std::vector<int32_t> target;
 
   TrainingStep(const std::string& name, const Shape& shape, const ContextOptions& options) : context(options) {
-    network = make_network({.name = name, .backbone = name == "BiSeNet" ? "resnet18" : "", .aux = true}, store);
+    network = make_network(light_options(name), store);
     store.initialize(3);
     const Shape labels{shape[0], shape[2], shape[3]};
     Builder b{graph, Mode::kTrain};

@@ -24,8 +24,7 @@ StepResult step_in_lanes(const std::string& name, int64_t lane_images, const Con
   const test::TrainingStep data(name, kShape, {});
   Context context(options);
   ParamStore store;
-  const auto network =
-      make_network({.name = name, .backbone = name == "BiSeNet" ? "resnet18" : "", .aux = true}, store);
+  const auto network = make_network(light_options(name), store);
   store.initialize(3);
   Graph graph(context, store);
   graph.set_global_batch({.images = kImages, .statistics = statistics});

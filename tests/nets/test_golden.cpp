@@ -16,12 +16,16 @@ static void check(const std::string& name, const ContextOptions& options) {
 
 TEST_CASE("networks have the reference's numbers") {
   const auto* name =
-      GENERATE("cityscapes_fast_scnn.a.json", "cityscapes_bisenet.a.json", "cityscapes_bisenet_aux.a.json");
+      GENERATE("cityscapes_fast_scnn.a.json", "cityscapes_bisenet.a.json", "cityscapes_bisenet_aux.a.json",
+               "cityscapes_deeplabv3_plus.a.json", "cityscapes_deeplabv3_plus_mobilenet.a.json",
+               "cityscapes_deeplabv3_plus_resnet.a.json", "cityscapes_deeplabv3_plus_resnet50.a.json");
   check(name, {});
 }
 
 TEST_CASE("networks have the reference's numbers by plain convolutions") {
-  const auto* name = GENERATE("cityscapes_fast_scnn.a.json", "cityscapes_bisenet_aux.a.json");
+  const auto* name =
+      GENERATE("cityscapes_fast_scnn.a.json", "cityscapes_bisenet_aux.a.json", "cityscapes_deeplabv3_plus.a.json",
+               "cityscapes_deeplabv3_plus_mobilenet.a.json", "cityscapes_deeplabv3_plus_resnet50.a.json");
   check(name, {.direct_conv = true});
 }
 

@@ -54,22 +54,29 @@ void check_draw(const Initializer& rule, const Moments& seen, int64_t count) {
   }
 }
 
-void compare(const std::string& file, const NetworkOptions& options) {
+/// Compares the parameters whose names begin with `prefix`.
+void compare(const std::string& file, const NetworkOptions& options, const std::string& prefix = "") {
   INFO(file);
   std::ifstream stream(std::string(CONVOY_TEST_DIR) + "/golden/init/" + file + ".json");
   REQUIRE(stream);
-  const nlohmann::json rows = nlohmann::json::parse(stream).at("parameters");
+  nlohmann::json rows = nlohmann::json::array();
+  for (const auto& row : nlohmann::json::parse(stream).at("parameters"))
+    if (row[0].get<std::string>().starts_with(prefix)) rows.push_back(row);
   ParamStore store;
   make_network(options, store);
   store.initialize(11);
-  REQUIRE(store.parameters().size() == rows.size());
-  for (size_t p = 0; p < rows.size(); ++p) {
+  size_t first = 0, count_ours = 0;
+  for (size_t p = 0; p < store.parameters().size(); ++p)
+    if (store.parameters()[p].name.starts_with(prefix) && count_ours++ == 0) first = p;
+  REQUIRE(count_ours == rows.size());
+  for (size_t row = 0; row < rows.size(); ++row) {
+    const size_t p = first + row;
     const Parameter& parameter = store.parameters()[p];
     INFO(parameter.name);
-    REQUIRE(parameter.name == rows[p][0].get<std::string>());
-    REQUIRE(parameter.shape.to_vector() == rows[p][1].get<std::vector<int64_t>>());
+    REQUIRE(parameter.name == rows[row][0].get<std::string>());
+    REQUIRE(parameter.shape.to_vector() == rows[row][1].get<std::vector<int64_t>>());
     const int64_t count = parameter.shape.count();
-    check_draw(parameter.initializer, {.mean = rows[p][2], .std = rows[p][3], .max = rows[p][4]}, count);
+    check_draw(parameter.initializer, {.mean = rows[row][2], .std = rows[row][3], .max = rows[row][4]}, count);
     check_draw(parameter.initializer, moments_of(store.value(static_cast<int64_t>(p)), count), count);
   }
 }
@@ -80,6 +87,15 @@ TEST_CASE("fresh networks are drawn as the reference draws them") {
   compare("cityscapes_fast_scnn", {.name = "FastSCNN", .aux = true});
   compare("cityscapes_bisenet", {.name = "BiSeNet", .backbone = "resnet18"});
   compare("cityscapes_bisenet_aux", {.name = "BiSeNet", .backbone = "resnet18", .aux = true});
+  compare("cityscapes_deeplabv3_plus", {.name = "DeepLabV3_Plus", .backbone = "xception65"});
+  compare("cityscapes_deeplabv3_plus_resnet", {.name = "DeepLabV3_Plus", .backbone = "resnet101"});
+  compare("cityscapes_deeplabv3_plus_resnet50", {.name = "DeepLabV3_Plus", .backbone = "resnet50"});
+  compare("cityscapes_deeplabv3_plus_mobilenet",
+          {.name = "DeepLabV3_Plus", .backbone = "mobilenet_v2", .use_aspp = false, .enable_decoder = false});
+}
+
+TEST_CASE("a deep stem is drawn as the reference draws it") {
+  compare("cityscapes_fcn_resnet50c_aux", {.name = "DeepLabV3_Plus", .backbone = "resnet50c"}, "encoder.");
 }
 
 TEST_CASE("a draw is a function of the seed and the parameter's name") {

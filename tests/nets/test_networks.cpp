@@ -16,8 +16,9 @@ struct Net {
   ParamStore store;
   std::unique_ptr<Network> network;
 
-  explicit Net(const std::string& name, bool aux = true) {
-    network = make_network({.name = name, .backbone = name == "BiSeNet" ? "resnet18" : "", .aux = aux}, store);
+  explicit Net(const std::string& name) : Net(light_options(name)) {}
+  explicit Net(const NetworkOptions& options) {
+    network = make_network(options, store);
     store.initialize(5);
   }
 
@@ -97,12 +98,58 @@ TEST_CASE("BiSeNet takes every size, odd ones included") {
   CHECK_FALSE(net.network->accepts_extent(0));
 }
 
+TEST_CASE("DeepLabV3+ takes every size, odd ones included, with each of its parts") {
+  Net net("DeepLabV3_Plus");
+  for (int64_t extent = 1; extent <= 70; ++extent) {
+    INFO("extent " << extent);
+    CHECK(net.network->accepts_extent(extent));
+    CHECK(net.builds(extent, 33));
+  }
+  net.predict(1, 33, 47);
+  net.predict(1, 1, 1);
+  for (const int64_t output_stride : {8, 16, 32})
+    for (const bool aspp : {false, true})
+      for (const bool decoder : {false, true}) {
+        NetworkOptions options = light_options("DeepLabV3_Plus");
+        options.output_stride = output_stride;
+        options.use_aspp = aspp;
+        options.enable_decoder = decoder;
+        Net parts(options);
+        parts.predict(1, 49, 65);
+        CHECK((parts.store.find_parameter("head.aspp.conv.weight") >= 0) == aspp);
+        CHECK((parts.store.find_parameter("head.c1_block.conv.weight") >= 0) == decoder);
+      }
+}
+
+TEST_CASE("DeepLabV3+ says what does not suit it") {
+  const auto make = [](NetworkOptions options) {
+    ParamStore store;
+    options.name = "DeepLabV3_Plus";
+    make_network(options, store);
+  };
+  CHECK_THROWS_WITH(make({}), Contains("MODEL.BACKBONE") && Contains("xception65"));
+  CHECK_THROWS_WITH(make({.backbone = "resnet51"}), Contains("'resnet51'") && Contains("'resnet50'"));
+  CHECK_THROWS_WITH(make({.backbone = "resnet50", .aux = true}),
+                    Contains("728") && Contains("resnet50") && Contains("SOLVER.AUX"));
+  CHECK_THROWS_WITH(make({.backbone = "xception65", .backbone_scale = 0.5}), Contains("MODEL.BACKBONE_SCALE is 0.5"));
+  CHECK_THROWS_WITH(make({.backbone = "resnet18", .backbone_scale = 0.01}), Contains("no channels"));
+  CHECK_THROWS_WITH(make({.backbone = "resnet18", .output_stride = 12}), Contains("not 12"));
+  CHECK_NOTHROW(make({.backbone = "xception65", .aux = true}));
+}
+
 TEST_CASE("training on one image per channel group is refused where the layer is") {
   Net net("FastSCNN");
   Graph graph(net.context, net.store);
   Builder b{graph, Mode::kTrain};
   CHECK_THROWS_WITH(net.network->forward(b, graph.input("image", DType::kF32, {1, 3, 64, 64})),
                     Contains("global_feature_extractor.ppm.convs.0") && Contains("two values per channel"));
+
+  Net deeplab("DeepLabV3_Plus");
+  Graph deeplab_graph(deeplab.context, deeplab.store);
+  Builder deeplab_builder{deeplab_graph, Mode::kTrain};
+  CHECK_THROWS_WITH(
+      deeplab.network->forward(deeplab_builder, deeplab_graph.input("image", DType::kF32, {1, 3, 64, 64})),
+      Contains("head.aspp.image_pooling.bn") && Contains("two values per channel"));
 }
 
 TEST_CASE("a channel count that is no image's is refused by layer") {

@@ -69,17 +69,13 @@ void on_ranks(int ranks, const std::function<void(int rank, const std::shared_pt
   }
 }
 
-NetworkOptions options_of(const std::string& network) {
-  return {.name = network, .backbone = network == "BiSeNet" ? "resnet18" : "", .aux = true};
-}
-
 /// Trains on so many ranks; element r is what rank r has in the end.
 std::vector<RunResult> train(const Config& config, int64_t global_batch, int steps, int ranks, bool exact = false) {
   std::vector<RunResult> results(static_cast<size_t>(ranks));
   on_ranks(ranks, [&](int rank, const std::shared_ptr<Communicator>& communicator) {
     Context context({.threads = 1, .exact_ranks = exact}, communicator);
     ParamStore store;
-    const auto network = make_network(options_of(config.model.model_name), store);
+    const auto network = make_network(light_options(config.model.model_name), store);
     store.initialize(3);
     const BatchShard shard = plan_batch(config, global_batch, ranks, exact).shard(global_batch, rank, ranks);
     TrainingStep training(context, store, *network, config, shard);
@@ -105,7 +101,7 @@ std::vector<float> frozen_gradients(const std::string& name, int64_t global_batc
   on_ranks(ranks, [&](int rank, const std::shared_ptr<Communicator>& communicator) {
     Context context({.threads = 1}, communicator);
     ParamStore store;
-    const auto network = make_network(options_of(name), store);
+    const auto network = make_network(light_options(name), store);
     store.initialize(3);
     Graph graph(context, store);
     graph.set_global_batch({.images = global_batch});
