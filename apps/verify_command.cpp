@@ -17,8 +17,8 @@ struct VerifyArguments {
     command.add_flag("--json", json, "print every raw figure as JSON");
     context.add_exact_ranks(command);
     command.add_option("--net", networks, "with --exact-ranks: networks to train; default: all")->type_name("NAME");
-    command.add_option("--backbone", on_ranks.backbone, "with --exact-ranks: of networks that have one")
-        ->capture_default_str();
+    command.add_option("--backbone", on_ranks.backbone,
+                       "with --exact-ranks: of networks that have one; default: a light one");
     command.add_option("--size", size, "with --exact-ranks: size of the images")->capture_default_str();
     command.add_option("--batch", on_ranks.batch, "with --exact-ranks: global batch; default: 2 per rank and one more")
         ->check(CLI::Range(int64_t{1}, kLargestCount));

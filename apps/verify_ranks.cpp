@@ -25,13 +25,20 @@ struct Outcome {
   std::vector<Figures> losses, gradients, state;
 };
 
+NetworkOptions network_options(const VerifyRanksOptions& o) {
+  NetworkOptions options = light_options(o.network);
+  if (!o.backbone.empty() && !options.backbone.empty()) options.backbone = o.backbone;
+  return options;
+}
+
 Config recipe(const VerifyRanksOptions& o) {
+  const NetworkOptions network = network_options(o);
   Config config;
   config.seed = o.seed;
-  config.model.model_name = o.network;
-  config.model.backbone = o.backbone;
+  config.model.model_name = network.name;
+  config.model.backbone = network.backbone;
   config.train.crop_size = {o.height, o.width};
-  config.solver.aux = true;
+  config.solver.aux = network.aux;
   return config;
 }
 
@@ -51,10 +58,10 @@ Batch random_batch(const VerifyRanksOptions& o, int64_t step, const BatchShard& 
 Outcome train(const std::shared_ptr<Communicator>& communicator, const VerifyRanksOptions& o, int64_t global_batch,
               const std::string& activity) {
   const Config config = recipe(o);
-  const NetworkOptions network_options{.name = o.network, .backbone = o.backbone, .aux = true};
+  const NetworkOptions options = network_options(o);
   Context context({.threads = o.threads, .exact_ranks = true}, communicator);
   ParamStore store;
-  const auto network = make_network(network_options, store);
+  const auto network = make_network(options, store);
   store.initialize(static_cast<uint64_t>(o.seed));
   const int ranks = communicator->size();
   const BatchShard shard =
@@ -68,7 +75,7 @@ Outcome train(const std::shared_ptr<Communicator>& communicator, const VerifyRan
   };
   for (int step = 0; step < o.steps; ++step) {
     communicator->set_activity(fmt::format("{}, step {} of {}", activity, step + 1, o.steps));
-    const float loss = training.run(random_batch(o, step, shard, network_options.classes), step).loss;
+    const float loss = training.run(random_batch(o, step, shard, options.classes), step).loss;
     outcome.losses.push_back({fmt::format("step {}", step + 1), {loss}});
     if (step == 0) keep(outcome.gradients, store.gradients().f32());
     optimizer.step(kLearningRate);

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "engine/context.h"
+#include "engine/op.h"
 #include "nets/backbones/backbone.h"
 
 namespace convoy {
@@ -27,7 +28,7 @@ struct Built {
 
   /// Dilation of a convolution that was built under this path.
   int64_t dilation(const std::string& path) const {
-    for (NodeId id = 0; id < graph->size(); ++id)
+    for (NodeId id = 0; id < static_cast<NodeId>(graph->size()); ++id)
       if (const Node& node = graph->node(id); node.name == path && node.op->name == "conv2d")
         return node.attrs.integer("dilation_h");
     return -1;

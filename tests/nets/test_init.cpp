@@ -59,8 +59,9 @@ void compare(const std::string& file, const NetworkOptions& options, const std::
   INFO(file);
   std::ifstream stream(std::string(CONVOY_TEST_DIR) + "/golden/init/" + file + ".json");
   REQUIRE(stream);
+  const nlohmann::json file_contents = nlohmann::json::parse(stream);
   nlohmann::json rows = nlohmann::json::array();
-  for (const auto& row : nlohmann::json::parse(stream).at("parameters"))
+  for (const auto& row : file_contents.at("parameters"))
     if (row[0].get<std::string>().starts_with(prefix)) rows.push_back(row);
   ParamStore store;
   make_network(options, store);
