@@ -17,7 +17,7 @@ class Restorer {
   explicit Restorer(const CheckpointState& checkpoint) {
     for (const NamedTensor& tensor : checkpoint.tensors) by_name_[tensor.name] = &tensor;
   }
-  void copy(const std::string& name, const Shape& shape, DType dtype, void* to) {
+  void copy(const std::string& name, const Shape& shape, ElementType dtype, void* to) {
     const auto found = by_name_.find(name);
     if (found == by_name_.end()) {
       faults_.push_back(name + " is missing");
@@ -25,8 +25,8 @@ class Restorer {
     }
     const NamedTensor& tensor = *found->second;
     if (tensor.shape != shape.to_vector() || tensor.dtype != dtype)
-      faults_.push_back(fmt::format("{} is {} {}, the network has {} {}", name, dtype_name(tensor.dtype),
-                                    Shape(tensor.shape).str(), dtype_name(dtype), shape.str()));
+      faults_.push_back(fmt::format("{} is {} {}, the network has {} {}", name, element_name(tensor.dtype),
+                                    Shape(tensor.shape).str(), element_name(dtype), shape.str()));
     else
       std::memcpy(to, tensor.values(), tensor.bytes());
   }
@@ -45,15 +45,18 @@ std::vector<NamedTensor> state_tensors(ParamStore& store) {
   for (size_t i = 0; i < store.parameters().size(); ++i) {
     const Parameter& p = store.parameters()[i];
     const auto index = static_cast<int64_t>(i);
-    tensors.push_back({.name = p.name, .dtype = DType::kF32, .shape = p.shape.to_vector(), .data = store.value(index)});
+    tensors.push_back(
+        {.name = p.name, .dtype = ElementType::kF32, .shape = p.shape.to_vector(), .data = store.value(index)});
     tensors.push_back({.name = kVelocityPrefix + p.name,
-                       .dtype = DType::kF32,
+                       .dtype = ElementType::kF32,
                        .shape = p.shape.to_vector(),
                        .data = store.velocity(index)});
   }
   for (const Buffer& b : store.buffers())
-    tensors.push_back(
-        {.name = b.name, .dtype = b.value.dtype(), .shape = b.value.shape().to_vector(), .data = b.value.view().data});
+    tensors.push_back({.name = b.name,
+                       .dtype = element_type(b.value.dtype()),
+                       .shape = b.value.shape().to_vector(),
+                       .data = b.value.view().data});
   return tensors;
 }
 
@@ -63,10 +66,11 @@ void restore_tensors(const CheckpointState& checkpoint, const std::string& sourc
   for (size_t i = 0; i < store.parameters().size(); ++i) {
     const Parameter& p = store.parameters()[i];
     const auto index = static_cast<int64_t>(i);
-    restorer.copy(p.name, p.shape, DType::kF32, store.value(index));
-    if (optimizer) restorer.copy(kVelocityPrefix + p.name, p.shape, DType::kF32, store.velocity(index));
+    restorer.copy(p.name, p.shape, ElementType::kF32, store.value(index));
+    if (optimizer) restorer.copy(kVelocityPrefix + p.name, p.shape, ElementType::kF32, store.velocity(index));
   }
-  for (Buffer& b : store.buffers()) restorer.copy(b.name, b.value.shape(), b.value.dtype(), b.value.view().data);
+  for (Buffer& b : store.buffers())
+    restorer.copy(b.name, b.value.shape(), element_type(b.value.dtype()), b.value.view().data);
   const auto& faults = restorer.faults();
   if (faults.empty()) return;
   constexpr size_t kShown = 5;

@@ -26,7 +26,7 @@ bool recorded_evaluation(const fs::path& metrics, int64_t step) {
 /// A step whose loss was finite can still leave weights that are not: a checkpoint of those would be worthless. The
 /// message about the first such value, or "".
 std::string not_finite(const NamedTensor& tensor, int64_t step) {
-  if (tensor.dtype != DType::kF32) return "";
+  if (tensor.dtype != ElementType::kF32) return "";
   const auto* values = static_cast<const float*>(tensor.values());
   const auto* end = values + tensor.bytes() / sizeof(float);
   const auto* found = std::find_if(values, end, [](float value) { return !std::isfinite(value); });

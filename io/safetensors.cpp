@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <set>
 
 #include "engine/error.h"
 #include "io/safetensors_header.h"
@@ -29,7 +27,7 @@ WritePlan plan_file(const std::vector<NamedTensor>& tensors, const SafetensorsMe
   std::iota(plan.order.begin(), plan.order.end(), size_t{0});
   // Gaps are not allowed, so alignment comes from the order: wide elements first.
   std::stable_sort(plan.order.begin(), plan.order.end(),
-                   [&](size_t a, size_t b) { return dtype_size(tensors[a].dtype) > dtype_size(tensors[b].dtype); });
+                   [&](size_t a, size_t b) { return element_size(tensors[a].dtype) > element_size(tensors[b].dtype); });
   nlohmann::json header = nlohmann::json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
   uint64_t offset = 0;
@@ -38,7 +36,7 @@ WritePlan plan_file(const std::vector<NamedTensor>& tensors, const SafetensorsMe
     CONVOY_CHECK(t.name != "__metadata__", "a tensor cannot be named __metadata__ in a safetensors file");
     CONVOY_CHECK(!header.contains(t.name), "two tensors have the name \"{}\"", t.name);
     const auto bytes = static_cast<uint64_t>(
-        checked_product(t.shape, static_cast<int64_t>(dtype_size(t.dtype)), fmt::format("tensor \"{}\"", t.name)));
+        checked_product(t.shape, static_cast<int64_t>(element_size(t.dtype)), fmt::format("tensor \"{}\"", t.name)));
     CONVOY_CHECK(t.owned.empty() || t.owned.size() == bytes, "tensor \"{}\" owns {} bytes, its shape needs {}", t.name,
                  t.owned.size(), bytes);
     CONVOY_CHECK(bytes == 0 || t.values(), "tensor \"{}\" has no values", t.name);
@@ -60,45 +58,6 @@ WritePlan plan_file(const std::vector<NamedTensor>& tensors, const SafetensorsMe
   plan.header += json;
   plan.bytes = plan.header.size() + offset;
   return plan;
-}
-
-double half_to_double(uint16_t bits) {
-  const int exponent = (bits >> 10) & 0x1f;
-  const int mantissa = bits & 0x3ff;
-  double value;
-  if (exponent == 31) {
-    value = mantissa ? NAN : INFINITY;
-  } else {
-    value = exponent ? std::ldexp(1024 + mantissa, exponent - 25) : std::ldexp(mantissa, -24);
-  }
-  return (bits & 0x8000) ? -value : value;
-}
-
-template <class T>
-T load(const void* values, int64_t i) {
-  T value;
-  std::memcpy(&value, static_cast<const std::byte*>(values) + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
-  return value;
-}
-
-double element(DType dtype, const void* values, int64_t i) {
-  switch (dtype) {
-    case DType::kF32:
-      return load<float>(values, i);
-    case DType::kF64:
-      return load<double>(values, i);
-    case DType::kF16:
-      return half_to_double(load<uint16_t>(values, i));
-    case DType::kBF16:
-      return std::bit_cast<float>(static_cast<uint32_t>(load<uint16_t>(values, i)) << 16);
-    case DType::kI64:
-      return static_cast<double>(load<int64_t>(values, i));
-    case DType::kI32:
-      return load<int32_t>(values, i);
-    case DType::kU8:
-      return load<uint8_t>(values, i);
-  }
-  return 0;
 }
 
 }  // namespace
@@ -135,7 +94,8 @@ FileChecksum write_safetensors(const fs::path& path, const std::vector<NamedTens
 SafetensorsFile::SafetensorsFile(const fs::path& path) : path_(path), file_(path) {
   CONVOY_CHECK(file_.size() >= 8, "{}: not a safetensors file: {} bytes, the header length alone takes 8",
                path.string(), file_.size());
-  const auto length = load<uint64_t>(file_.data(), 0);
+  uint64_t length;
+  std::memcpy(&length, file_.data(), sizeof(length));
   CONVOY_CHECK(length <= file_.size() - 8,
                "{}: truncated or not a safetensors file: the header is said to have {} "
                "bytes, the file has {}",
@@ -158,11 +118,11 @@ SafetensorsFile::SafetensorsFile(const fs::path& path) : path_(path), file_(path
   for (size_t i = 0; i < entries_.size(); ++i) {
     Entry& entry = entries_[i];
     const std::string what = fmt::format("{}: tensor \"{}\"", path.string(), entry.name);
-    const int64_t needed = checked_product(entry.shape, static_cast<int64_t>(dtype_size(entry.dtype)), what);
+    const int64_t needed = checked_product(entry.shape, static_cast<int64_t>(element_size(entry.dtype)), what);
     CONVOY_CHECK(entry.bytes == static_cast<uint64_t>(needed),
                  "{}: the shape ({}) of {} needs {} bytes, the offsets "
                  "give {}",
-                 what, fmt::join(entry.shape, ", "), dtype_name(entry.dtype), needed, entry.bytes);
+                 what, fmt::join(entry.shape, ", "), element_name(entry.dtype), needed, entry.bytes);
     CONVOY_CHECK(entry.offset <= values && entry.bytes <= values - entry.offset,
                  "{}: its values end at byte {}, the file has {}: truncated", what, start + entry.offset + entry.bytes,
                  file_.size());
@@ -182,7 +142,7 @@ const SafetensorsFile::Entry* SafetensorsFile::find(std::string_view name) const
 
 NamedTensor SafetensorsFile::tensor(const Entry& entry) const {
   NamedTensor tensor{entry.name, entry.dtype, entry.shape, file_.data() + entry.offset, {}};
-  if (entry.offset % dtype_size(entry.dtype) != 0) return copy_tensor(tensor);
+  if (entry.offset % element_size(entry.dtype) != 0) return copy_tensor(tensor);
   return tensor;
 }
 
@@ -190,27 +150,6 @@ NamedTensor SafetensorsFile::tensor(std::string_view name) const {
   const Entry* entry = find(name);
   CONVOY_CHECK(entry, "{}: has no tensor \"{}\"", path_.string(), name);
   return tensor(*entry);
-}
-
-TensorSummary summarize(const NamedTensor& tensor) {
-  TensorSummary summary{tensor.name, tensor.dtype, tensor.shape, 0, {}};
-  const int64_t count = tensor.count();
-  double sum = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const double value = element(tensor.dtype, tensor.values(), i);
-    sum += value * value;
-    if (i < 4) summary.first.push_back(value);
-  }
-  summary.l2 = std::sqrt(sum);
-  return summary;
-}
-
-std::vector<TensorSummary> list_safetensors(const fs::path& path) {
-  const SafetensorsFile file(path);
-  std::vector<TensorSummary> summaries;
-  for (const auto& entry : file.entries()) summaries.push_back(summarize(file.tensor(entry)));
-  std::sort(summaries.begin(), summaries.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
-  return summaries;
 }
 
 }  // namespace convoy

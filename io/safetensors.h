@@ -9,21 +9,21 @@
 #include <string_view>
 #include <vector>
 
+#include "io/element_type.h"
 #include "io/file.h"
-#include "kernels/dtype.h"
 
 namespace convoy {
 
 /// A dense row-major array with a name. Its values are `owned`, or they are someone else's memory at `data`.
 struct NamedTensor {
   std::string name;
-  DType dtype = DType::kF32;
+  ElementType dtype = ElementType::kF32;
   std::vector<int64_t> shape;  ///< empty for a scalar
   const void* data = nullptr;  ///< borrowed values, read only where `owned` is empty
   std::vector<std::byte> owned;
 
   int64_t count() const;  ///< elements
-  size_t bytes() const { return static_cast<size_t>(count()) * dtype_size(dtype); }
+  size_t bytes() const { return static_cast<size_t>(count()) * element_size(dtype); }
   const void* values() const { return owned.empty() ? data : owned.data(); }
 };
 
@@ -51,7 +51,7 @@ class SafetensorsFile {
  public:
   struct Entry {
     std::string name;
-    DType dtype = DType::kF32;
+    ElementType dtype = ElementType::kF32;
     std::vector<int64_t> shape;
     uint64_t offset = 0, bytes = 0;  ///< of the values, from the start of the file
   };
@@ -80,19 +80,5 @@ class SafetensorsFile {
   std::map<std::string, size_t, std::less<>> index_;
   SafetensorsMetadata metadata_;
 };
-
-/// What `convoy weights list` prints of a tensor.
-struct TensorSummary {
-  std::string name;
-  DType dtype = DType::kF32;
-  std::vector<int64_t> shape;
-  double l2 = 0;              ///< Euclidean norm of all values, summed in double
-  std::vector<double> first;  ///< the first four values in row-major order (fewer if there are fewer)
-};
-
-TensorSummary summarize(const NamedTensor& tensor);
-
-/// All tensors of the file, sorted by name.
-std::vector<TensorSummary> list_safetensors(const std::filesystem::path& path);
 
 }  // namespace convoy

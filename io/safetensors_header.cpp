@@ -10,7 +10,10 @@ namespace convoy {
 namespace {
 
 constexpr size_t kMaxRank = 32;
-constexpr DType kDTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kF64, DType::kI64, DType::kI32, DType::kU8};
+constexpr ElementType kDTypes[] = {ElementType::kF32, ElementType::kF16,  ElementType::kBF16,   ElementType::kF64,
+                                   ElementType::kI64, ElementType::kI32,  ElementType::kU8,     ElementType::kI16,
+                                   ElementType::kI8,  ElementType::kBool, ElementType::kU16,    ElementType::kU32,
+                                   ElementType::kU64, ElementType::kC64,  ElementType::kF8E4M3, ElementType::kF8E5M2};
 
 std::string excerpt(std::string_view text) {
   return std::string(text.substr(0, 120)) + (text.size() > 120 ? "..." : "");
@@ -43,13 +46,14 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       header_.metadata[field_] = value;
       return true;
     }
-    for (DType dtype : kDTypes) {
+    for (ElementType dtype : kDTypes) {
       if (value == safetensors_dtype_name(dtype)) {
         header_.entries.back().dtype = dtype;
         return true;
       }
     }
-    bad("{} is \"{}\"; known are F32, F16, BF16, F64, I64, I32, U8", place(), excerpt(value));
+    bad("{} is \"{}\"; known are F64, F32, F16, BF16, F8_E4M3, F8_E5M2, C64, I8 to I64, U8 to U64 and BOOL", place(),
+        excerpt(value));
   }
 
   bool start_object(size_t) override {
@@ -134,24 +138,44 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
 }  // namespace
 
-const char* safetensors_dtype_name(DType dtype) {
+const char* safetensors_dtype_name(ElementType dtype) {
   switch (dtype) {
-    case DType::kF32:
+    case ElementType::kF32:
       return "F32";
-    case DType::kF16:
+    case ElementType::kF16:
       return "F16";
-    case DType::kBF16:
+    case ElementType::kBF16:
       return "BF16";
-    case DType::kF64:
+    case ElementType::kF64:
       return "F64";
-    case DType::kI64:
+    case ElementType::kI64:
       return "I64";
-    case DType::kI32:
+    case ElementType::kI32:
       return "I32";
-    case DType::kU8:
+    case ElementType::kU8:
       return "U8";
+    case ElementType::kI16:
+      return "I16";
+    case ElementType::kI8:
+      return "I8";
+    case ElementType::kBool:
+      return "BOOL";
+    case ElementType::kU16:
+      return "U16";
+    case ElementType::kU32:
+      return "U32";
+    case ElementType::kU64:
+      return "U64";
+    case ElementType::kC64:
+      return "C64";
+    case ElementType::kF8E4M3:
+      return "F8_E4M3";
+    case ElementType::kF8E5M2:
+      return "F8_E5M2";
+    case ElementType::kC128:
+      break;
   }
-  return "?";
+  fail("a safetensors file cannot hold elements of type {}", element_name(dtype));
 }
 
 int64_t checked_product(const std::vector<int64_t>& shape, int64_t factor, std::string_view what) {

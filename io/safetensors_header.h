@@ -18,7 +18,7 @@ struct SafetensorsHeader {
 SafetensorsHeader parse_safetensors_header(std::string_view json, const std::filesystem::path& path);
 
 /// The format's name of an element type ("F32", "BF16", ...).
-const char* safetensors_dtype_name(DType dtype);
+const char* safetensors_dtype_name(ElementType dtype);
 
 /// Elements of a shape times `factor`; throws Error naming `what` on a negative extent or an overflow of int64.
 int64_t checked_product(const std::vector<int64_t>& shape, int64_t factor, std::string_view what);

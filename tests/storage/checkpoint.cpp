@@ -23,9 +23,10 @@ namespace {
 CheckpointState state_of(int64_t step, int64_t elements = 6) {
   CheckpointState state;
   const auto seed = static_cast<uint32_t>(step);
-  state.tensors.push_back(random_tensor("conv.weight", DType::kF32, {2, elements / 2}, seed));
-  state.tensors.push_back(random_tensor("optimizer.momentum.conv.weight", DType::kF32, {2, elements / 2}, seed + 1));
-  state.tensors.push_back(random_tensor("bn.num_batches_tracked", DType::kI64, {}, seed + 2));
+  state.tensors.push_back(random_tensor("conv.weight", ElementType::kF32, {2, elements / 2}, seed));
+  state.tensors.push_back(
+      random_tensor("optimizer.momentum.conv.weight", ElementType::kF32, {2, elements / 2}, seed + 1));
+  state.tensors.push_back(random_tensor("bn.num_batches_tracked", ElementType::kI64, {}, seed + 2));
   state.meta = {{"samples_seen", step * 16}, {"lr", 0.1 / 3}, {"config", "SEED: 1\n"}, {"best", nullptr}};
   return state;
 }

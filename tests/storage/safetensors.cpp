@@ -1,4 +1,5 @@
 #include "io/safetensors.h"
+#include "io/tensor_values.h"
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -19,15 +20,16 @@ std::string file_with(const std::string& header, size_t value_bytes) {
   return file + header + std::string(value_bytes, '\1');
 }
 
-const DType kAll[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kF64, DType::kI64, DType::kI32, DType::kU8};
+const ElementType kAll[] = {ElementType::kF32, ElementType::kF16, ElementType::kBF16, ElementType::kF64,
+                            ElementType::kI64, ElementType::kI32, ElementType::kU8};
 
 std::vector<NamedTensor> one_of_each() {
   std::vector<NamedTensor> tensors;
   uint32_t seed = 1;
-  for (DType dtype : kAll) {
-    tensors.push_back(random_tensor(std::string("layer.") + dtype_name(dtype), dtype, {3, 1, 5}, seed++));
-    tensors.push_back(random_tensor(std::string("scalar.") + dtype_name(dtype), dtype, {}, seed++));
-    tensors.push_back(random_tensor(std::string("empty.") + dtype_name(dtype), dtype, {2, 0, 3}, seed++));
+  for (ElementType dtype : kAll) {
+    tensors.push_back(random_tensor(std::string("layer.") + element_name(dtype), dtype, {3, 1, 5}, seed++));
+    tensors.push_back(random_tensor(std::string("scalar.") + element_name(dtype), dtype, {}, seed++));
+    tensors.push_back(random_tensor(std::string("empty.") + element_name(dtype), dtype, {2, 0, 3}, seed++));
   }
   return tensors;
 }
@@ -57,7 +59,7 @@ TEST_CASE("safetensors round trip of every element type") {
   for (const auto& tensor : tensors) {
     CAPTURE(tensor.name);
     CHECK(same(file.tensor(tensor.name), tensor));
-    CHECK(file.find(tensor.name)->offset % dtype_size(tensor.dtype) == 0);
+    CHECK(file.find(tensor.name)->offset % element_size(tensor.dtype) == 0);
   }
   CHECK(file.find("absent") == nullptr);
   CHECK_THROWS_WITH(file.tensor("absent"), Catch::Contains("absent"));
@@ -80,11 +82,13 @@ TEST_CASE("safetensors summaries") {
   const float values[] = {3, -4, 0, 0, 12};
   const uint16_t halves[] = {0x3c00, 0xc000, 0x0001, 0x7c00};  // 1, -2, 2^-24, infinity
   const uint16_t brains[] = {0x3f80, 0xc000};                  // 1, -2
-  write_safetensors(directory / "a", {{"w", DType::kF32, {5}, values, {}},
-                                      {"h", DType::kF16, {3}, halves, {}},
-                                      {"inf", DType::kF16, {1}, halves + 3, {}},
-                                      {"b", DType::kBF16, {2}, brains, {}}});
-  const auto list = list_safetensors(directory / "a");
+  write_safetensors(directory / "a", {{"w", ElementType::kF32, {5}, values, {}},
+                                      {"h", ElementType::kF16, {3}, halves, {}},
+                                      {"inf", ElementType::kF16, {1}, halves + 3, {}},
+                                      {"b", ElementType::kBF16, {2}, brains, {}}});
+  const SafetensorsFile file(directory / "a");
+  std::vector<TensorSummary> list;
+  for (const char* name : {"b", "h", "inf", "w"}) list.push_back(summarize(file.tensor(name)));
   REQUIRE(list.size() == 4);
   CHECK(list[0].name == "b");
   CHECK(list[0].first == std::vector<double>{1, -2});
@@ -98,13 +102,14 @@ TEST_CASE("safetensors summaries") {
 TEST_CASE("safetensors that cannot be written leave nothing behind") {
   TemporaryDirectory directory;
   const auto path = directory / "a";
-  const auto a = random_tensor("a", DType::kF32, {2}, 1);
+  const auto a = random_tensor("a", ElementType::kF32, {2}, 1);
   CHECK_THROWS_WITH(write_safetensors(path, {a, a}), Catch::Contains("two tensors have the name \"a\""));
-  CHECK_THROWS_AS(write_safetensors(path, {random_tensor("__metadata__", DType::kU8, {1}, 1)}), Error);
-  CHECK_THROWS_AS(write_safetensors(path, {random_tensor("\xff", DType::kU8, {1}, 1)}), Error);
-  CHECK_THROWS_AS(write_safetensors(path, {{"n", DType::kF32, {-1}, &path, {}}}), Error);
-  CHECK_THROWS_WITH(write_safetensors(path, {{"n", DType::kF32, {4}, nullptr, {}}}), Catch::Contains("no values"));
-  CHECK_THROWS_WITH(write_safetensors(path, {{"n", DType::kF32, {int64_t{1} << 62, 4}, &path, {}}}),
+  CHECK_THROWS_AS(write_safetensors(path, {random_tensor("__metadata__", ElementType::kU8, {1}, 1)}), Error);
+  CHECK_THROWS_AS(write_safetensors(path, {random_tensor("\xff", ElementType::kU8, {1}, 1)}), Error);
+  CHECK_THROWS_AS(write_safetensors(path, {{"n", ElementType::kF32, {-1}, &path, {}}}), Error);
+  CHECK_THROWS_WITH(write_safetensors(path, {{"n", ElementType::kF32, {4}, nullptr, {}}}),
+                    Catch::Contains("no values"));
+  CHECK_THROWS_WITH(write_safetensors(path, {{"n", ElementType::kF32, {int64_t{1} << 62, 4}, &path, {}}}),
                     Catch::Contains("overflows"));
   CHECK_THROWS_WITH(write_safetensors(directory / "no/such/place", {a}),
                     Catch::Contains("no/such/place") && Catch::Contains("No such file"));
@@ -165,8 +170,8 @@ TEST_CASE("malformed safetensors are named, never accepted") {
 TEST_CASE("every damaged byte and every truncation of a safetensors file: an Error or a valid file") {
   TemporaryDirectory directory;
   const auto path = directory / "a.safetensors";
-  const auto tensors = std::vector<NamedTensor>{random_tensor("conv.weight", DType::kF32, {2, 3}, 1),
-                                                random_tensor("count", DType::kI64, {}, 2)};
+  const auto tensors = std::vector<NamedTensor>{random_tensor("conv.weight", ElementType::kF32, {2, 3}, 1),
+                                                random_tensor("count", ElementType::kI64, {}, 2)};
   write_safetensors(path, tensors, {{"format", "pt"}});
   const std::string good = slurp(path);
   const auto read_all = [&] {

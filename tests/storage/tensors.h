@@ -9,7 +9,7 @@
 
 namespace convoy {
 
-inline NamedTensor random_tensor(std::string name, DType dtype, std::vector<int64_t> shape, uint32_t seed) {
+inline NamedTensor random_tensor(std::string name, ElementType dtype, std::vector<int64_t> shape, uint32_t seed) {
   NamedTensor tensor{std::move(name), dtype, std::move(shape), nullptr, {}};
   tensor.owned.resize(tensor.bytes());
   std::mt19937 random(seed);
