@@ -70,7 +70,7 @@ void channel_attention(const View& x, const View& y, const View& weights) {
     Vec low = load(column), total{};
     for (int64_t r = 1; r < x.c; ++r) low = min(load(column + r * kBlock), low);
     for (int64_t r = 0; r < x.c; ++r) {
-      const Vec e = exp(low - load(column + r * kBlock));
+      const Vec e = weight_of(low - load(column + r * kBlock));
       store(column + r * kBlock, e);
       total += e;
     }

@@ -59,7 +59,7 @@ void assign(const Matrix& distances, int64_t rows, const float* scale, int64_t c
     const float high = row_max(assignments, r, vectors);
     Vec total{};
     for (int64_t v = 0; v < vectors; ++v) {
-      const Vec e = zero_pads(exp(load(assignments.at(r, v)) - high), channel_mask(codewords, v));
+      const Vec e = zero_pads(weight_of(load(assignments.at(r, v)) - high), channel_mask(codewords, v));
       store(assignments.at(r, v), e);
       total += e;
     }

@@ -131,6 +131,12 @@ static inline void transpose(const Matrix& m, int64_t rows, int64_t columns, flo
   }
 }
 
+/// e^x, the share of an energy x below the largest one; 0 below 1e-30, which is nothing beside the largest, but whose
+/// products with small values would be subnormal and slow. NaN stays NaN.
+static inline Vec weight_of(Vec x) {
+  return x < -69.0f ? Vec{} : exp(x);
+}
+
 /// Largest element of a row of `vectors` vectors.
 static inline float row_max(const Matrix& m, int64_t r, int64_t vectors) {
   Vec high = load(m.at(r));

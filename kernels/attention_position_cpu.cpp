@@ -3,8 +3,9 @@
 // three gradients.
 //   FLOPs  forward 2 N (HW)^2 (D + C), backward 2 N (HW)^2 (3 D + 2 C).
 //   Bytes  k and v once per 64 pixels, from cache.  Expected bound: arithmetic.
-//   Numerics: fp32; tiles are added in order. dk and dv of a pixel are summed by one thread over all i; dq is summed in
-//   parts, a number that depends on the shape only, which are then added in order.
+//   Numerics: fp32; weights below 1e-30 of the largest are 0; tiles are added in order. dk and dv of a pixel are summed
+//   by one thread over all i; dq is summed in parts, a number that depends on the shape only, which are then added in
+//   order.
 #include <cmath>
 
 #include "kernels/attention.h"
@@ -31,11 +32,11 @@ void fill_tail(const Matrix& m, int64_t rows, int64_t count, float value) {
     for (int64_t c = count; c < whole_blocks(count); ++c) m.at(r)[c] = value;
 }
 
-/// Row r of m becomes exp(m - shift); returns the sum.
+/// Row r of m becomes weight_of(m - shift); returns the sum.
 double exponentials(const Matrix& m, int64_t r, int64_t vectors, float shift) {
   Vec total{};
   for (int64_t v = 0; v < vectors; ++v) {
-    const Vec e = exp(load(m.at(r, v)) - shift);
+    const Vec e = weight_of(load(m.at(r, v)) - shift);
     store(m.at(r, v), e);
     total += e;
   }
@@ -120,7 +121,7 @@ void backward_tile(const Gradients& g, int64_t n, int64_t j, bool first, const M
       const int64_t pixel = n * pixels + i * kTile + r;
       const float shift = o.lse.f32()[pixel], mean = g.y_dot_dy[pixel];
       for (int64_t b = 0; b < vectors; ++b) {
-        const Vec weight = exp(load(weights.at(r, b)) - shift);
+        const Vec weight = weight_of(load(weights.at(r, b)) - shift);
         store(weights.at(r, b), weight);
         store(d_weights.at(r, b), weight * (load(d_weights.at(r, b)) - mean));
       }

@@ -216,6 +216,22 @@ TEST_CASE("channel attention agrees with plain arithmetic") {
       }
 }
 
+TEST_CASE("weights of attention are zero or normal numbers") {
+  for (const int64_t block : channel_blocks()) {
+    const Shape s{1, 40, 12, 13};
+    TestTensor x(s, Layout::kBlocked, block), y(s, Layout::kBlocked, block),
+        weights({1, s.c, s.c, 1}, Layout::kBlocked, block);
+    x.fill(random_values("cam.wide", s.count(), 1.3));  // energies from -60 to 100
+    CONVOY_KERNEL(block, channel_attention)(x.view(), y.view(), weights.view());
+    int64_t zeros = 0;
+    for (const float w : weights.values()) {
+      zeros += w == 0;
+      CHECK((w == 0 || w > 1e-32f));
+    }
+    CHECK(zeros >= s.c);  // each channel with itself, at least
+  }
+}
+
 TEST_CASE("encoding by codewords agrees with plain arithmetic") {
   for (const int64_t block : channel_blocks())
     for (const Shape s : attention_shapes())
