@@ -45,9 +45,9 @@ DatasetParts read_sbu(const DatasetConfig& config, const std::string& split, Mis
 /// TrainVal_images/SPLIT_id.txt; ROOT/Testing_images/testing_images and test_id.txt. 20 classes.
 DatasetParts read_lip(const DatasetConfig& config, const std::string& split, MissingLabels missing);
 
-/// ROOT/{SPLIT2017,annotations/instances_SPLIT2017.json}: the 20 categories that VOC has, drawn from their outlines, and
-/// background; images with more than 1000 labelled pixels. Their ids are kept in ROOT/SPLIT2017_ids.txt, since to find
-/// them takes minutes, until the annotations change.
+/// ROOT/{SPLIT2017,annotations/instances_SPLIT2017.json}: the 20 categories that VOC has, drawn from their outlines,
+/// and background; images with more than 1000 labelled pixels. Their ids are kept in ROOT/SPLIT2017_ids.txt, since to
+/// find them takes minutes, until the annotations change.
 DatasetParts read_coco(const DatasetConfig& config, const std::string& split, MissingLabels missing);
 
 /// The 21 classes of PASCAL VOC.

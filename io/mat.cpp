@@ -78,8 +78,8 @@ class ElementReader {
     CONVOY_CHECK(bytes_.size() >= 8, "{}: damaged MATLAB file: it ends within a tag", *name_);
     const auto size = number<uint32_t>(bytes_.subspan(4));
     bytes_ = bytes_.subspan(8);
-    CONVOY_CHECK(size <= bytes_.size(), "{}: damaged MATLAB file: an element of {} bytes, of which {} are there", *name_,
-                 size, bytes_.size());
+    CONVOY_CHECK(size <= bytes_.size(), "{}: damaged MATLAB file: an element of {} bytes, of which {} are there",
+                 *name_, size, bytes_.size());
     const Element element{first, bytes_.first(size)};
     // All but compressed elements are padded to 8 bytes; the last one may lack the padding.
     const size_t padded = first == kCompressed ? size : (static_cast<size_t>(size) + 7) / 8 * 8;

@@ -23,8 +23,8 @@ Value weighted(Value attention, Value gamma, Value x) {
 }  // namespace
 
 Value se_gate(Value x, Value w1, Value b1, Value w2, Value b2) {
-  const Value hidden = relu(conv2d(global_avg_pool(x), w1, b1));
-  return mul_channel(x, sigmoid(conv2d(hidden, w2, b2)));
+  const Value hidden = relu(conv2d(global_avg_pool(x), as_image(w1), b1));
+  return mul_channel(x, sigmoid(conv2d(hidden, as_image(w2), b2)));
 }
 
 AttentionProjections::AttentionProjections(const Scope& scope, int64_t channels)
@@ -69,14 +69,15 @@ Value Encoding::operator()(Builder& b, Value x) const {
 }
 
 SeGate::SeGate(const Scope& scope, int64_t channels, int64_t reduction) : path_(scope.path) {
-  pointwise(scope / "fc1", channels, channels / reduction);
-  pointwise(scope / "fc2", channels / reduction, channels);
+  register_linear(scope / "fc" / 0, channels, channels / reduction);
+  register_linear(scope / "fc" / 2, channels / reduction, channels);
 }
 
 Value SeGate::operator()(Builder& b, Value x) const {
   const Graph::Scope scope(b.graph, path_);
   const auto parameter = [&](const char* name) { return b.graph.parameter(path_ + name); };
-  return se_gate(x, parameter(".fc1.weight"), parameter(".fc1.bias"), parameter(".fc2.weight"), parameter(".fc2.bias"));
+  return se_gate(x, parameter(".fc.0.weight"), parameter(".fc.0.bias"), parameter(".fc.2.weight"),
+                 parameter(".fc.2.bias"));
 }
 
 }  // namespace convoy

@@ -4,7 +4,7 @@
 
 namespace convoy {
 
-/// x times sigmoid(w2 * relu(w1 * mean(x) + b1) + b2) per image and channel. w1 (D,C,1,1), w2 (C,D,1,1).
+/// x times sigmoid(w2 * relu(w1 * mean(x) + b1) + b2) per image and channel. w1 (D,C), w2 (C,D), or 1x1 convolutions.
 Value se_gate(Value x, Value w1, Value b1, Value w2, Value b2);
 
 /// The three projections of attention between pixels, to channels/8, channels/8 and channels: <path>.gamma (starts at
@@ -53,7 +53,8 @@ class Encoding {
   std::string path_;
 };
 
-/// Squeeze and excitation: <path>.fc1 to channels/reduction and <path>.fc2 back, 1x1 convolutions with bias.
+/// Squeeze and excitation: x times a gate per channel from linear layers <path>.fc.0, to channels/reduction, and
+/// <path>.fc.2, back.
 class SeGate {
  public:
   SeGate(const Scope& scope, int64_t channels, int64_t reduction);

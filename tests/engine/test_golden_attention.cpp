@@ -51,6 +51,8 @@ TEST_CASE("encoding by codewords has the reference's values") {
 
 TEST_CASE("squeeze and excitation has the reference's values") {
   compare_all("se_gate", [](Graph&, const Values& v) { return Values{se_gate(v[0], v[1], v[2], v[3], v[4])}; });
+  compare_all("se_gate",
+              [](Graph&, const Values& v) { return Values{se_gate(v[0], flatten(v[1]), v[2], flatten(v[3]), v[4])}; });
 }
 
 TEST_CASE("attention layers have the reference's parameters and start as the identity") {
@@ -68,8 +70,8 @@ TEST_CASE("attention layers have the reference's parameters and start as the ide
                                     path + ".value_conv.bias(16)"};
   };
   std::vector<std::string> wanted = projections("head.sa");
-  for (const char* name : {"sc.gamma(1)", "encoding.3.codewords(5,16)", "encoding.3.scale(5)",
-                           "se.fc1.weight(4,16,1,1)", "se.fc1.bias(4)", "se.fc2.weight(16,4,1,1)", "se.fc2.bias(16)"})
+  for (const char* name : {"sc.gamma(1)", "encoding.3.codewords(5,16)", "encoding.3.scale(5)", "se.fc.0.weight(4,16)",
+                           "se.fc.0.bias(4)", "se.fc.2.weight(16,4)", "se.fc.2.bias(16)"})
     wanted.push_back(std::string("head.") + name);
   CHECK(names_of(store) == wanted);
 
@@ -87,7 +89,12 @@ TEST_CASE("attention layers have the reference's parameters and start as the ide
   CHECK(evaluate(position(b, x)).to_floats() == image.values);
   CHECK(evaluate(channel(b, x)).to_floats() == image.values);
   CHECK(encoding(b, x).shape() == Shape{2, 5, 16});
-  CHECK(gate(b, x).shape() == Shape{2, 16, 3, 4});
+  const std::vector<float> gated = evaluate(gate(b, x)).to_floats();
+  REQUIRE(gated.size() == image.values.size());
+  for (size_t i = 0; i < gated.size(); ++i) {
+    CHECK(gated[i] / image.values[i] > 0);
+    CHECK(gated[i] / image.values[i] < 1);
+  }
 }
 
 TEST_CASE("attention operators refuse operands that do not fit") {
