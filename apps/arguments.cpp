@@ -125,6 +125,25 @@ JoinedRanks RankArguments::join() const {
   return joined;
 }
 
+void PictureArguments::add_to(CLI::App& command) {
+  kinds_ = command
+               .add_option("--as", options_.kinds,
+                           "kinds of pictures, with commas between: index (class of each pixel), "
+                           "palette (the same in the classes' colours), overlay (over the image)")
+               ->delimiter(',')
+               ->allow_extra_args(false)
+               ->check(CLI::IsMember(PictureWriter::kinds_known()))
+               ->capture_default_str();
+  alpha_ = command.add_option("--alpha", options_.alpha, "share of the colours in an overlay")
+               ->capture_default_str()
+               ->check(number_between(0, 1));
+}
+
+void PictureArguments::require_use(bool used, const std::string& needed) const {
+  for (const CLI::Option* option : {kinds_, alpha_})
+    CONVOY_CHECK(used || option->count() == 0, "{} is for pictures; it needs {}", option->get_name(), needed);
+}
+
 SizeHW parse_size(const std::string& text) {
   SizeHW size;
   const char* end = text.data() + text.size();

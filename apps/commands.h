@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/pictures.h"
 #include "comm/ranks.h"
 #include "engine/context.h"
 #include "io/config.h"
@@ -94,6 +95,19 @@ class RankArguments {
  private:
   std::optional<int> ranks_;
   RanksOptions options_;
+};
+
+/// --as, --alpha: what predictions are written as.
+class PictureArguments {
+ public:
+  void add_to(CLI::App& command);
+  /// Throws Error naming `needed` when an option is given without it.
+  void require_use(bool used, const std::string& needed) const;
+  const PictureWriter::Options& options() const { return options_; }
+
+ private:
+  const CLI::Option *kinds_ = nullptr, *alpha_ = nullptr;
+  PictureWriter::Options options_;
 };
 
 /// "128x256" as height and width, each from 1 to 32768. Throws Error.

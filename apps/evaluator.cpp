@@ -92,18 +92,24 @@ std::optional<SegmentationScores> evaluate_dataset(Predictor& predictor, const S
                             .confusion = std::vector<int64_t>(static_cast<size_t>(classes * classes))};
   std::vector<Image> images;
   std::vector<LabelMap> targets;
+  std::vector<int64_t> indices;
+  const int ranks = options.communicator ? options.communicator->size() : 1;
+  const int rank = options.communicator ? options.communicator->rank() : 0;
+  const int64_t mine = (dataset.size() - rank + ranks - 1) / ranks;
   const auto flush = [&] {
     if (images.empty()) return;
     const std::vector<LabelMap> predictions = predictor.predict(images);
-    for (size_t i = 0; i < images.size(); ++i)
+    for (size_t i = 0; i < images.size(); ++i) {
       confusion_matrix(predictions[i].data.data(), targets[i].data.data(), static_cast<int64_t>(targets[i].data.size()),
                        classes, kIgnoreLabel, scores.confusion.data());
+      if (options.prediction) options.prediction(indices[i], images[i], predictions[i]);
+    }
     scores.images += static_cast<int64_t>(images.size());
+    if (options.progress) options.progress(indices.back() / ranks + 1, mine);
     images.clear();
     targets.clear();
+    indices.clear();
   };
-  const int ranks = options.communicator ? options.communicator->size() : 1;
-  const int rank = options.communicator ? options.communicator->rank() : 0;
   const auto decode = [&](int64_t index) {
     if (options.communicator) options.communicator->set_data_file(dataset.image_path(index));
     Sample sample = dataset.decode(index);
@@ -136,6 +142,7 @@ std::optional<SegmentationScores> evaluate_dataset(Predictor& predictor, const S
     if (!images.empty() && (images[0].height != sample.image.height || images[0].width != sample.image.width)) flush();
     images.push_back(std::move(sample.image));
     targets.push_back(std::move(sample.labels));
+    indices.push_back(index);
     if (static_cast<int64_t>(images.size()) == options.batch_size) flush();
   }
   if (!stopped) flush();
@@ -145,7 +152,7 @@ std::optional<SegmentationScores> evaluate_dataset(Predictor& predictor, const S
 }
 
 std::string score_table(const SegmentationScores& scores, const std::vector<std::string>& names) {
-  std::string text;
+  std::string text = fmt::format("{:>3}  {:<24} {:>6}\n", "id", "class", "IoU");
   for (int64_t c = 0; c < scores.classes; ++c) {
     const auto iou = scores.iou(c);
     text += fmt::format("{:3}  {:<24} {}\n", c, names[static_cast<size_t>(c)],

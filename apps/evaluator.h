@@ -33,7 +33,10 @@ struct EvaluationOptions {
   std::optional<SizeHW> val_crop;                ///< DATASET.MODE val: resize and centre-crop; else native size
   std::function<bool()> stop;                    ///< asked between images; true: give up
   std::function<void(const std::string&)> skip;  ///< told of an unreadable sample that is left out; empty: Error
-  Communicator* communicator = nullptr;          ///< the ranks that share the images; null: one rank
+  std::function<void(int64_t done, int64_t all)> progress;  ///< told of this rank's images
+  /// Gets every image as the network saw it, with its classes; called on the rank that scored it.
+  std::function<void(int64_t index, const Image&, const LabelMap& prediction)> prediction;
+  Communicator* communicator = nullptr;  ///< the ranks that share the images; null: one rank
 };
 
 /// Every image of the data set once: image i is rank (i mod ranks)'s. The counts are whole numbers, so that the scores,
@@ -46,7 +49,7 @@ std::optional<SegmentationScores> evaluate_dataset(Predictor& predictor, const S
 /// Batch size and mode as configured.
 EvaluationOptions evaluation_options(const Config& config);
 
-/// Table "class IoU", one class a line, with both means: for people.
+/// Table "id class IoU", one class a line, with both means: for people.
 std::string score_table(const SegmentationScores& scores, const std::vector<std::string>& names);
 
 }  // namespace convoy

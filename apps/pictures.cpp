@@ -1,10 +1,14 @@
 #include "apps/pictures.h"
 
 #include <algorithm>
+#include <set>
 
+#include "engine/error.h"
+#include "io/file.h"
 #include "io/resize.h"
 
 namespace convoy {
+namespace fs = std::filesystem;
 
 Image color_picture(const LabelMap& labels, const std::vector<Color>& palette) {
   Image picture{labels.height, labels.width, 3, std::vector<uint8_t>(labels.data.size() * 3)};
@@ -14,13 +18,14 @@ Image color_picture(const LabelMap& labels, const std::vector<Color>& palette) {
   return picture;
 }
 
-Image overlay_picture(const Image& image, const LabelMap& labels, const std::vector<Color>& palette) {
+Image overlay_picture(const Image& image, const LabelMap& labels, const std::vector<Color>& palette, double alpha) {
   Image picture = image;
   for (size_t i = 0; i < labels.data.size(); ++i) {
     if (labels.data[i] < 0) continue;
     const Color& color = palette[static_cast<size_t>(labels.data[i])];
     for (size_t c = 0; c < 3; ++c)
-      picture.data[3 * i + c] = static_cast<uint8_t>((picture.data[3 * i + c] + color[c] + 1) / 2);
+      picture.data[3 * i + c] =
+          static_cast<uint8_t>((1 - alpha) * picture.data[3 * i + c] + alpha * static_cast<double>(color[c]) + 0.5);
   }
   return picture;
 }
@@ -32,6 +37,63 @@ Image shrunk(const Image& image, int64_t width) {
     w = (w + 1) / 2;
   }
   return w == image.width ? image : resize_bilinear(image, h, w);
+}
+
+std::vector<std::string> output_names(const std::vector<fs::path>& paths) {
+  std::vector<fs::path> whole;
+  std::map<std::string, int> times;
+  const auto without_ending = [](const fs::path& path) { return (path.parent_path() / path.stem()).string(); };
+  for (const fs::path& path : paths) {
+    fs::path inside;
+    for (const fs::path& part : path.relative_path().lexically_normal())
+      if (part != "..") inside /= part;
+    ++times[without_ending(inside)];
+    whole.push_back(std::move(inside));
+  }
+  std::vector<std::string> names;
+  std::set<std::string> used;
+  for (const fs::path& path : whole) {
+    const std::string stem = without_ending(path), wanted = times[stem] == 1 ? stem : path.string();
+    std::string name = wanted;
+    for (int i = 2; !used.insert(name).second || (name != stem && times.contains(name)); ++i)
+      name = fmt::format("{}-{}", wanted, i);
+    names.push_back(name);
+  }
+  return names;
+}
+
+const std::vector<std::string>& PictureWriter::kinds_known() {
+  static const std::vector<std::string> kinds = {"index", "palette", "overlay"};
+  return kinds;
+}
+
+PictureWriter::PictureWriter(fs::path directory, ClassTable classes, Options options)
+    : directory_(std::move(directory)), classes_(std::move(classes)), options_(std::move(options)) {
+  for (const std::string& kind : options_.kinds)
+    CONVOY_CHECK(std::count(kinds_known().begin(), kinds_known().end(), kind),
+                 "there is no kind of prediction '{}'; known are {}", kind, fmt::join(kinds_known(), ", "));
+  make_directories(directory_);
+}
+
+std::map<std::string, std::string> PictureWriter::write(const std::string& name, const Image& image,
+                                                        const LabelMap& labels) const {
+  constexpr size_t kMostOfEightBits = 256;
+  const bool few = classes_.names.size() <= kMostOfEightBits;
+  make_directories((directory_ / name).parent_path());
+  std::map<std::string, std::string> files;
+  for (const std::string& kind : options_.kinds) {
+    const std::string file = fmt::format("{}_{}.png", (directory_ / name).string(), kind);
+    if (kind == "index")
+      write_png_gray(file, labels, few ? 8 : 16);
+    else if (kind == "overlay")
+      write_png(file, overlay_picture(image, labels, classes_.colors, options_.alpha));
+    else if (few)
+      write_png_palette(file, labels, classes_.colors);
+    else
+      write_png(file, color_picture(labels, classes_.colors));
+    files[kind] = file;
+  }
+  return files;
 }
 
 }  // namespace convoy

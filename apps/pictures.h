@@ -1,6 +1,9 @@
-// Class maps made visible.
+// Class maps made visible, and written to files.
 #pragma once
+#include <filesystem>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "io/dataset.h"
 
@@ -8,9 +11,36 @@ namespace convoy {
 
 /// The classes' colours (H,W,3); ignored pixels are black.
 Image color_picture(const LabelMap& labels, const std::vector<Color>& palette);
-/// The image with its classes' colours over it, half and half; ignored pixels show the image.
-Image overlay_picture(const Image& image, const LabelMap& labels, const std::vector<Color>& palette);
+/// The image with its classes' colours over it: (1 - alpha) image + alpha colour; ignored pixels show the image.
+Image overlay_picture(const Image& image, const LabelMap& labels, const std::vector<Color>& palette,
+                      double alpha = 0.5);
 /// The image halved in size until its width is at most `width`: small enough for a report.
 Image shrunk(const Image& image, int64_t width);
+
+/// For each of the paths (relative, or taken for it) one without its ending, all different: a/x.png and b/x.png keep
+/// their folders, x.jpg and x.png of one folder their endings. None leads out of the folder that it is put into.
+std::vector<std::string> output_names(const std::vector<std::filesystem::path>& paths);
+
+/// Writes predictions into a folder, which it makes, as <name>_<kind>.png of each kind asked for:
+///   index    gray, 8 bits (16 beyond 256 classes), the class of each pixel
+///   palette  the same with the classes' colours in the file's palette (RGB beyond 256 classes)
+///   overlay  RGB, the colours over the image
+class PictureWriter {
+ public:
+  struct Options {
+    std::vector<std::string> kinds = kinds_known();
+    double alpha = 0.5;  ///< of the colours in the overlay
+  };
+  static const std::vector<std::string>& kinds_known();
+
+  PictureWriter(std::filesystem::path directory, ClassTable classes, Options options);
+  /// Returns the files by kind. `name` may have folders in it. Throws Error naming the file that cannot be written.
+  std::map<std::string, std::string> write(const std::string& name, const Image& image, const LabelMap& labels) const;
+
+ private:
+  std::filesystem::path directory_;
+  ClassTable classes_;
+  Options options_;
+};
 
 }  // namespace convoy

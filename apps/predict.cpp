@@ -1,13 +1,11 @@
 // convoy predict: class maps of image files.
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "apps/commands.h"
 #include "apps/model_state.h"
 #include "apps/pictures.h"
 #include "apps/predictor.h"
-#include "io/file.h"
 
 namespace convoy {
 namespace fs = std::filesystem;
@@ -18,29 +16,55 @@ struct PredictArguments {
     command.add_option("--run-dir", run_directory, "a run: its best checkpoint, else its newest")->type_name("DIR");
     command.add_option("--checkpoint", checkpoint, "a directory step-N")->type_name("DIR");
     command.add_option("--input-img", input, "an image, or a folder of images")->required()->type_name("PATH");
-    command.add_option("--output-dir", output, "receives <image>_{label,prediction,overlay}.png")
-        ->capture_default_str()
+    command.add_flag("--recursive", recursive, "images in folders below the folder, too");
+    command
+        .add_option("--output-dir", output,
+                    "receives <image>_<kind>.png (default: VISUAL.OUTPUT_DIR where it is set, else predictions)")
         ->type_name("DIR");
+    picture_kinds.add_to(command);
+    command
+        .add_option("--on-bad-sample", on_bad_sample,
+                    "an unreadable file is named and passed over, with exit code 1 in the end (skip), or ends the "
+                    "command (fail)")
+        ->capture_default_str()
+        ->check(CLI::IsMember({"skip", "fail"}));
     command.add_flag("--json", json, "print what was written as JSON");
   }
   ConfigArguments config;
   ContextArguments context;
-  std::string run_directory, checkpoint, input, output = "predictions";
-  bool json = false;
+  PictureArguments picture_kinds;
+  std::string run_directory, checkpoint, input, output, on_bad_sample = "skip";
+  bool recursive = false, json = false;
 };
 
-std::vector<fs::path> files_of(const fs::path& input) {
+/// Sorted by path.
+std::vector<fs::path> files_of(const fs::path& input, bool recursive) {
   std::error_code error;
   if (!fs::is_directory(input, error)) {
     CONVOY_CHECK(fs::exists(input, error), "{}: there is no such file or folder", input.string());
     return {input};
   }
   std::vector<fs::path> files;
-  for (const auto& entry : fs::directory_iterator(input))
+  const auto add = [&](const fs::directory_entry& entry) {
     if (!entry.is_directory(error)) files.push_back(entry.path());
+  };
+  try {
+    if (recursive)
+      for (const auto& entry : fs::recursive_directory_iterator(input)) add(entry);
+    else
+      for (const auto& entry : fs::directory_iterator(input)) add(entry);
+  } catch (const fs::filesystem_error& fault) {
+    fail("{}: the folder cannot be read: {}", input.string(), fault.code().message());
+  }
   std::sort(files.begin(), files.end());
-  CONVOY_CHECK(!files.empty(), "{}: the folder holds no files", input.string());
+  CONVOY_CHECK(!files.empty(), "{}: the folder holds no files{}", input.string(),
+               recursive ? "" : " (--recursive looks into its folders)");
   return files;
+}
+
+std::string output_directory(const PredictArguments& args, const Config& config) {
+  if (!args.output.empty()) return args.output;
+  return config.visual.output_dir == VisualConfig{}.output_dir ? "predictions" : config.visual.output_dir;
 }
 
 void predict(const PredictArguments& args) {
@@ -48,53 +72,54 @@ void predict(const PredictArguments& args) {
                "predict needs the weights: --run-dir DIR or --checkpoint DIR");
   CONVOY_CHECK(args.config.file().empty(),
                "predict takes its configuration from the checkpoint; override single keys by KEY VALUE");
-  const std::vector<fs::path> files = files_of(args.input);
+  const std::vector<fs::path> files = files_of(args.input, args.recursive);
   std::error_code ignored;
   const bool one_file = !fs::is_directory(args.input, ignored);
   const auto model =
       load_model(args.run_directory.empty() ? args.checkpoint : args.run_directory, args.config.overrides());
   Context context(args.context.options());
-  Predictor predictor(context, model->store, *model->network, normalization(model->config));
-  make_directories(args.output);
+  Predictor predictor(context, model->store, *model->network, normalization(model->config),
+                      prediction_options(model->config));
+  const PictureWriter writer(output_directory(args, model->config), model->classes, args.picture_kinds.options());
+  std::vector<fs::path> relative;
+  for (const fs::path& file : files)
+    relative.push_back(one_file ? file.filename() : file.lexically_relative(args.input));
+  const std::vector<std::string> names = output_names(relative);
 
   auto written = nlohmann::ordered_json::array(), skipped = nlohmann::ordered_json::array();
-  std::set<std::string> used;
-  for (const fs::path& file : files) {
+  for (size_t i = 0; i < files.size(); ++i) {
+    const std::string file = files[i].string();
     Image image;
+    LabelMap labels;
     try {
-      image = read_image_rgb(file.string());
+      image = read_image_rgb(file);
+      labels = predictor.predict(image);
     } catch (const Error& error) {
-      if (one_file) throw;
-      std::fprintf(stderr, "skipped: %s\n", error.what());
-      skipped.push_back(file.string());
+      const std::string message = error.what();
+      const std::string fault = message.starts_with(file) ? message : fmt::format("{}: {}", file, message);
+      if (one_file || args.on_bad_sample == "fail") fail("{}", fault);
+      fmt::print(stderr, "skipped: {}\n", fault);
+      skipped.push_back(file);
       continue;
     }
-    const LabelMap labels = predictor.predict(image);
-    // a.png and a.jpg of one folder keep their endings
-    const std::string name = used.insert(file.stem().string()).second ? file.stem().string() : file.filename().string();
-    const std::string base = (fs::path(args.output) / name).string();
-    write_png_gray(base + "_label.png", labels, model->classes.names.size() > 256 ? 16 : 8);
-    if (model->classes.colors.size() <= 256)
-      write_png_palette(base + "_prediction.png", labels, model->classes.colors);
-    else
-      write_png(base + "_prediction.png", color_picture(labels, model->classes.colors));
-    write_png(base + "_overlay.png", overlay_picture(image, labels, model->classes.colors));
-    if (!args.json)
-      fmt::print("{} ({}x{}) -> {}_{{label,prediction,overlay}}.png\n", file.string(), image.height, image.width, base);
-    written.push_back({{"image", file.string()},
-                       {"height", image.height},
-                       {"width", image.width},
-                       {"label", base + "_label.png"},
-                       {"prediction", base + "_prediction.png"},
-                       {"overlay", base + "_overlay.png"}});
+    const auto pictures = writer.write(names[i], image, labels);
+    nlohmann::ordered_json entry = {{"image", file}, {"height", image.height}, {"width", image.width}};
+    std::vector<std::string> paths;
+    for (const std::string& kind : args.picture_kinds.options().kinds) {
+      entry[kind] = pictures.at(kind);
+      paths.push_back(pictures.at(kind));
+    }
+    written.push_back(std::move(entry));
+    if (!args.json) fmt::print("{} ({}x{}) -> {}\n", file, image.height, image.width, fmt::join(paths, ", "));
   }
-  CONVOY_CHECK(!written.empty(), "{}: none of its {} files is a PNG or JPEG image that can be read", args.input,
-               files.size());
   if (args.json)
-    fmt::print(
-        "{}\n",
-        nlohmann::ordered_json{{"checkpoint", model->path.string()}, {"written", written}, {"skipped", skipped}}.dump(
-            1));
+    fmt::print("{}\n", nlohmann::ordered_json{{"checkpoint", model->path.string()},
+                                              {"prediction", predictor.options().text()},
+                                              {"written", written},
+                                              {"skipped", skipped}}
+                           .dump(1));
+  CONVOY_CHECK(skipped.empty(), "{}: {} of {} files could not be predicted (named above); the others were", args.input,
+               skipped.size(), files.size());
 }
 
 }  // namespace

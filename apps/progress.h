@@ -29,5 +29,8 @@ class Progress {
 std::string duration_text(double seconds);
 /// Most memory that this process has held at once, in bytes (VmHWM of /proc/self/status).
 int64_t peak_memory_bytes();
+/// Memory that this process could still take without swapping: of the machine, and of the container's limit (cgroup).
+/// 2^62 where the system does not say.
+size_t available_memory_bytes();
 
 }  // namespace convoy

@@ -19,9 +19,6 @@ void require_supported(const Config& config) {
   need(bn == "BN" || bn == "SyncBN" || bn == "nnSyncBN", "MODEL.BN_TYPE " + bn);
   need(config.train.pretrained_model_path.empty(), "TRAIN.PRETRAINED_MODEL_PATH");
   need(config.train.backbone_pretrained_path.empty(), "TRAIN.BACKBONE_PRETRAINED_PATH");
-  need(config.test.scales == std::vector<double>{1.0}, "TEST.SCALES other than [1.0]");
-  need(!config.test.flip, "TEST.FLIP True");
-  need(!config.test.crop_size, "TEST.CROP_SIZE");
   need(config.test.test_model_path.empty(), "TEST.TEST_MODEL_PATH (name the weights with --run-dir or --checkpoint)");
   CONVOY_CHECK(missing.empty(), "not available yet: {}; remove it from the configuration", fmt::join(missing, ", "));
 }

@@ -86,7 +86,8 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options)
   check_same(*communicator_, "sequence of exchanges", training_step_->plan().exchanges());
   optimizer_ = std::make_unique<SgdOptimizer>(store_, std::move(groups),
                                               SgdOptimizer::Options{.momentum = config_.solver.momentum});
-  predictor_ = std::make_unique<Predictor>(context_, store_, *network_, normalization(config_));
+  predictor_ =
+      std::make_unique<Predictor>(context_, store_, *network_, normalization(config_), prediction_options(config_));
 
   // What the run writes, and where it stands.
   rank_log_.set_lowest(LogLevel::kWarning);

@@ -115,14 +115,14 @@ void Trainer::log_step(const Batch& batch) {
       communicator_->size() > 1 ? fmt::format("  exchanges {:.0f} %", progress_.comm_wait_seconds() / seconds * 100)
                                 : "",
       duration_text(seconds * static_cast<double>(total_steps_ - step_)), static_cast<double>(peak) / (1 << 30));
-  directory_->metrics().append({{"step", step_},
-                                {"epoch", batch.epoch + 1},
-                                {"loss", loss_},
-                                {"lr", lr},
-                                {"images_per_second", images_per_second},
-                                {"data_wait_ms", progress_.data_wait_seconds() * 1000},
-                                {"comm_wait_ms", progress_.comm_wait_seconds() * 1000},
-                                {"peak_memory_bytes", peak}});
+  directory_->metrics().append(nlohmann::json{{"step", step_},
+                                              {"epoch", batch.epoch + 1},
+                                              {"loss", loss_},
+                                              {"lr", lr},
+                                              {"images_per_second", images_per_second},
+                                              {"data_wait_ms", progress_.data_wait_seconds() * 1000},
+                                              {"comm_wait_ms", progress_.comm_wait_seconds() * 1000},
+                                              {"peak_memory_bytes", peak}});
   events_->add_scalar("train/loss", loss_, step_);
   events_->add_scalar("train/lr", lr, step_);
   events_->add_scalar("train/images_per_second", images_per_second, step_);
@@ -152,9 +152,10 @@ bool Trainer::evaluate() {
 }
 
 void Trainer::record_evaluation(const SegmentationScores& scores, double seconds, bool best) {
-  nlohmann::json json = scores.json(val_data_->class_names());
-  json["step"] = step_;
+  nlohmann::ordered_json json = scores.json(val_data_->class_names());
   json["epoch"] = step_ / steps_per_epoch_;
+  if (const std::string how = predictor_->options().text(); !how.empty()) json["prediction"] = how;
+  json["step"] = step_;
   if (!recorded_evaluation(directory_->path() / "metrics.jsonl", step_)) directory_->metrics().append(json);
   events_->add_scalar("val/miou", scores.miou(), step_);
   events_->add_scalar("val/pixel_accuracy", scores.pixel_accuracy().value_or(0), step_);
@@ -195,6 +196,10 @@ void Trainer::draw_pictures() {
   if (!val_data_) return;
   const int64_t count = std::min(options_.pictures, val_data_->size());
   const auto& palette = val_data_->palette();
+  std::vector<fs::path> samples;
+  for (int64_t i = 0; i < count; ++i)
+    samples.push_back(fs::path(val_data_->sample_name(i * val_data_->size() / count)).filename());
+  const std::vector<std::string> names = output_names(samples);
   for (int64_t i = 0; i < count; ++i) {
     communicator_->set_activity(fmt::format("drawing picture {} of {}", i + 1, count));
     Sample sample;
@@ -205,7 +210,7 @@ void Trainer::draw_pictures() {
       continue;
     }
     const LabelMap prediction = predictor_->predict(sample.image);
-    const std::string base = (directory_->predictions() / fs::path(sample.name).stem()).string();
+    const std::string base = (directory_->predictions() / names[static_cast<size_t>(i)]).string();
     write_png(base + "_image.png", shrunk(sample.image, kPictureWidth));
     write_png(base + "_label.png", shrunk(color_picture(sample.labels, palette), kPictureWidth));
     write_png(base + "_prediction.png", shrunk(color_picture(prediction, palette), kPictureWidth));

@@ -43,6 +43,7 @@ class Context {
   void* claim_arena(size_t bytes, const void* user);
   /// Whether `user` was the last to claim the arena.
   bool holds_arena(const void* user) const { return arena_user_ == user; }
+  size_t arena_bytes() const { return arena_ ? arena_->bytes : 0; }
   void leave_arena(const void* user) {
     if (arena_user_ == user) arena_user_ = nullptr;
   }

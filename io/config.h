@@ -87,9 +87,11 @@ struct SolverConfig {
 struct TestConfig {
   std::string test_model_path;
   int64_t batch_size = 1;
-  std::optional<SizeHW> crop_size;  ///< pad-to size
+  std::optional<SizeHW> crop_size;  ///< pad-to size; larger images are cut into tiles of it
   std::vector<double> scales = {1.0};
   bool flip = false;
+  double tile_overlap = .25;  ///< own: least part of a tile that it shares with its neighbour
+  bool legacy = false;        ///< own: the reference's sum of logits and its padding
 };
 
 struct VisualConfig {

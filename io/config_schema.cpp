@@ -316,6 +316,9 @@ void add_test(SchemaBuilder& s) {
     return !scales.empty() && std::all_of(scales.begin(), scales.end(), kPositive);
   });
   s.add("TEST.FLIP", FIELD(test.flip));
+  s.add("TEST.TILE_OVERLAP", FIELD(test.tile_overlap), "a number from 0 to 0.9",
+        [](double v) { return v >= 0 && v <= .9; });
+  s.add("TEST.LEGACY", FIELD(test.legacy));
   s.add("VISUAL.OUTPUT_DIR", FIELD(visual.output_dir));
 }
 

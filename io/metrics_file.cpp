@@ -19,20 +19,20 @@ namespace {
 constexpr int kMaxDepth = 64;
 
 // The object on a line; discarded (nlohmann's word for "not valid") otherwise.
-nlohmann::json parse_line(const std::string& line) {
+nlohmann::ordered_json parse_line(const std::string& line) {
   const auto depth_limit = [](int depth, auto, auto&) {
     if (depth > kMaxDepth) fail("nested too deep");
     return true;
   };
   try {
-    auto object = nlohmann::json::parse(line, depth_limit, false);
+    auto object = nlohmann::ordered_json::parse(line, depth_limit, false);
     if (object.is_object()) return object;
   } catch (const Error&) {
   }
-  return nlohmann::json(nlohmann::json::value_t::discarded);
+  return nlohmann::ordered_json(nlohmann::ordered_json::value_t::discarded);
 }
 
-std::optional<int64_t> step_of(const nlohmann::json& object) {
+std::optional<int64_t> step_of(const nlohmann::ordered_json& object) {
   if (object.is_discarded()) return std::nullopt;
   const auto step = object.find("step");
   if (step == object.end() || !step->is_number_integer()) return std::nullopt;
@@ -67,7 +67,7 @@ void MetricsFile::open() {
     fail("{}: its torn last line cannot be removed: {}", path_.string(), std::strerror(errno));
 }
 
-void MetricsFile::append(const nlohmann::json& object) {
+void MetricsFile::append(const nlohmann::ordered_json& object) {
   CONVOY_CHECK(step_of(object), "{}: an object without an integer \"step\" cannot be appended", path_.string());
   const std::string line = object.dump() + "\n";
   const off_t before = ::lseek(descriptor_, 0, SEEK_END);
@@ -107,8 +107,8 @@ MetricsFile::Cut MetricsFile::truncate_after(int64_t step) {
   return cut;
 }
 
-std::vector<nlohmann::json> read_metrics(const fs::path& path, int64_t* damaged) {
-  std::vector<nlohmann::json> objects;
+std::vector<nlohmann::ordered_json> read_metrics(const fs::path& path, int64_t* damaged) {
+  std::vector<nlohmann::ordered_json> objects;
   if (damaged) *damaged = 0;
   std::error_code ignored;
   if (!fs::exists(path, ignored)) return objects;

@@ -17,7 +17,7 @@ class MetricsFile {
 
   /// `object` has an integer "step"; NaN and infinity become null. Throws Error when the line cannot be written
   /// completely; then the file is as before.
-  void append(const nlohmann::json& object);
+  void append(const nlohmann::ordered_json& object);
 
   struct Cut {
     int64_t kept = 0, removed = 0;  ///< objects
@@ -35,6 +35,6 @@ class MetricsFile {
 
 /// The objects of a metrics.jsonl in order; lines that are no JSON object are left out and counted in `damaged` when
 /// given. An absent file gives none; an unreadable one is an Error.
-std::vector<nlohmann::json> read_metrics(const std::filesystem::path& path, int64_t* damaged = nullptr);
+std::vector<nlohmann::ordered_json> read_metrics(const std::filesystem::path& path, int64_t* damaged = nullptr);
 
 }  // namespace convoy

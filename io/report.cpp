@@ -88,6 +88,7 @@ std::string summary_section(const ReportData& data) {
   results.add("mIoU, best", best_value(data.miou), percent);
   results.add("mIoU of present classes, last", last_value(data.miou_present), percent);
   results.add("pixel accuracy, last", last_value(data.pixel_accuracy), percent);
+  results.add("predictions of evaluations", data.prediction);
   results.add("images/s", median_of_second_half(data.images_per_second), plain);
   const auto of_the_step = [](double share) { return percent(share) + " of the step"; };
   results.add("data wait", median_of_second_half(data.wait_share), of_the_step);

@@ -16,15 +16,16 @@ namespace fs = std::filesystem;
 namespace {
 
 // A number, NaN for null (a loss that was not finite), nothing when the key is absent or something else.
-std::optional<double> number(const nlohmann::json& object, const char* key) {
+template <class Json>
+std::optional<double> number(const Json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end()) return std::nullopt;
   if (found->is_null()) return ReportData::kAbsent;
   if (!found->is_number()) return std::nullopt;
-  return found->get<double>();
+  return found->template get<double>();
 }
 
-void add_point(ReportData::Points& points, const nlohmann::json& object, double step, const char* key) {
+void add_point(ReportData::Points& points, const nlohmann::ordered_json& object, double step, const char* key) {
   if (const auto value = number(object, key)) points.emplace_back(step, *value);
 }
 
@@ -80,10 +81,12 @@ void read_manifest(const fs::path& file, ReportData& data) {
   }
 }
 
-void add_evaluation(const nlohmann::json& object, double step, ReportData& data) {
+void add_evaluation(const nlohmann::ordered_json& object, double step, ReportData& data) {
   add_point(data.pixel_accuracy, object, step, "pixel_accuracy");
   add_point(data.miou, object, step, "miou");
   add_point(data.miou_present, object, step, "miou_present");
+  const auto how = object.find("prediction");
+  data.prediction = how != object.end() && how->is_string() ? how->get<std::string>() : "";
   const auto iou = object.find("iou");
   if (iou == object.end() || !iou->is_object() || iou->empty()) return;
   data.iou_step = static_cast<int64_t>(step);
@@ -93,7 +96,7 @@ void add_evaluation(const nlohmann::json& object, double step, ReportData& data)
       data.iou.push_back({name, value.is_number() ? value.get<double>() : ReportData::kAbsent});
 }
 
-void add_training(const nlohmann::json& object, double step, double global_batch, ReportData& data) {
+void add_training(const nlohmann::ordered_json& object, double step, double global_batch, ReportData& data) {
   add_point(data.loss, object, step, "loss");
   add_point(data.learning_rate, object, step, "lr");
   add_point(data.images_per_second, object, step, "images_per_second");

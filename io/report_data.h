@@ -22,12 +22,13 @@ struct ReportData {
   };
 
   std::string run_name, network, dataset, config;
+  std::string prediction;  ///< how the last evaluation's predictions came about: scales, mirrored; empty: plainly
   nlohmann::json manifest = nlohmann::json::object();
   Points loss, learning_rate, images_per_second, wait_share, wait_ms, exchange_share, pixel_accuracy, miou,
       miou_present;
   double last_step = kAbsent, last_epoch = kAbsent, peak_memory = kAbsent;  ///< memory in bytes
   int64_t iou_step = 0;
-  std::vector<ClassIou> iou;  ///< of the last evaluation that has it
+  std::vector<ClassIou> iou;  ///< of the last evaluation that has it, in the order of the classes
   std::vector<Picture> pictures;
   std::vector<std::string> remarks;  ///< what was missing or damaged
 

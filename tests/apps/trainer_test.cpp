@@ -128,8 +128,7 @@ TEST_CASE("what is not built yet is refused by name") {
   for (const std::vector<std::string>& setting : {std::vector<std::string>{"SOLVER.OPTIMIZER", "adam"},
                                                   {"SOLVER.LOSS_NAME", "focal"},
                                                   {"SOLVER.OHEM", "True"},
-                                                  {"MODEL.BN_TYPE", "GN"},
-                                                  {"TEST.FLIP", "True"}})
+                                                  {"MODEL.BN_TYPE", "GN"}})
     CHECK_THAT(error_of([&] { Trainer(tiny.config(setting), tiny.options("run")); }),
                Contains("not available yet") && Contains(setting[0]));
   CHECK_THAT(error_of([&] {

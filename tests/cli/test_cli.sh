@@ -74,9 +74,31 @@ check "report" $convoy report tested
 
 # Prediction and scores.
 mkdir -p mixed && cp data/leftImg8bit/val/*/*.png mixed/ && echo "no image" > mixed/notes.txt
-check "predict a folder" sh -c "$convoy predict --run-dir tested --input-img mixed --output-dir predicted 2>&1 | grep -q notes.txt"
-check "its pictures" sh -c "ls predicted/*_label.png predicted/*_prediction.png predicted/*_overlay.png"
+mkdir -p mixed/below && cp "$(ls mixed/*.png | head -1)" mixed/below/ && cp "$(ls mixed/*.png | head -1)" "$(ls mixed/*.png | head -1).jpg"
+refused "a folder with a file that is no image" "1 of" $convoy predict --run-dir tested --input-img mixed --output-dir predicted
+check "it was named" grep -q "skipped: mixed/notes.txt" err.log
+refused "a bad file is not passed over" "notes.txt" $convoy predict --run-dir tested --input-img mixed --output-dir strict --on-bad-sample fail
+rm mixed/notes.txt
+check "predict a folder" sh -c "$convoy predict --run-dir tested --input-img mixed --recursive --output-dir predicted --json > predicted.json"
+check "its pictures" sh -c "ls predicted/*_index.png predicted/*_palette.png predicted/*_overlay.png predicted/below/*_index.png"
+check "one for each image" sh -c "test \$(find predicted -name '*_index.png' | wc -l) = \$(find mixed -type f | wc -l)"
+check "some kinds of pictures" sh -c "$convoy predict --run-dir tested --input-img mixed --output-dir some --as overlay,index --alpha 0.2 && ls some/*_index.png && ! ls some/*_palette.png"
+check "predict into VISUAL.OUTPUT_DIR" sh -c "$convoy predict --run-dir tested --input-img mixed VISUAL.OUTPUT_DIR visual && ls visual/*_index.png"
+echo "no image" > mixed/notes.txt
 check "eval --json" sh -c "$convoy eval --run-dir tested --json | grep -q miou_present"
+check "eval with scales, mirrored, in tiles" sh -c "$convoy eval --run-dir tested --split train --confusion --json TEST.SCALES '[0.5, 1]' TEST.FLIP True TEST.CROP_SIZE '(64, 64)' > scores.json && grep -q 'scales 0.5, 1, mirrored' scores.json && grep -q confusion scores.json"
+check "eval on two ranks" sh -c "$convoy eval --run-dir tested --split train --confusion --json --ranks 2 TEST.SCALES '[0.5, 1]' TEST.FLIP True TEST.CROP_SIZE '(64, 64)' | diff - scores.json"
+check "eval --save-predictions" sh -c "$convoy eval --run-dir tested --save-predictions scored --as palette | grep -q 'images/s' && test \$(find scored -name '*_palette.png' | wc -l) = \$(ls data/leftImg8bit/val/*/*.png | wc -l)"
+for scales in '[0]' '[1, -2]' '[.nan]' '[]' '[.inf]'; do
+  refused "scales $scales" "TEST.SCALES" $convoy eval --run-dir tested TEST.SCALES "$scales"
+done
+refused "a scale beyond all memory" "TEST.SCALES" $convoy eval --run-dir tested TEST.SCALES '[1000000]'
+refused "a crop below the network's least size" "TEST.CROP_SIZE" $convoy eval --run-dir tested TEST.CROP_SIZE '(8, 64)'
+refused "an overlap of whole tiles" "TEST.TILE_OVERLAP" $convoy eval --run-dir tested TEST.TILE_OVERLAP 1
+refused "a kind of picture that is none" "heatmap" $convoy predict --run-dir tested --input-img mixed --as heatmap
+refused "alpha beyond 1" "alpha" $convoy predict --run-dir tested --input-img mixed --alpha nan
+refused "kinds without pictures" "--save-predictions" $convoy eval --run-dir tested --as index
+refused "a confusion matrix without JSON" "--json" $convoy eval --run-dir tested --confusion
 
 check "bench step" $convoy bench step --net FastSCNN --size 64x96 --batch 2 --threads 1 --warmup 0 --pairs 1
 check "plan --ranks" sh -c "$convoy plan --config-file recipe.yaml --ranks 2 --dump-plan | grep -q 'sync_bn_stats'"
@@ -132,7 +154,7 @@ refused "a profile nowhere" "nowhere/x.json" $train --run-dir bad --profile nowh
 echo 'TRAIN: {CROP_SIZE: &a [*a]}' > endless.yaml
 refused "an alias in itself" "endless.yaml:1" $convoy plan --config-file endless.yaml
 mkdir links && ln -s loop.png links/loop.png && cp mixed/*.png links/
-check "predict passes over a link to itself" sh -c "$convoy predict --run-dir tested --input-img links --output-dir linked 2>&1 | grep -q loop.png && ls linked/*_label.png"
+check "predict passes over a link to itself" sh -c "$convoy predict --run-dir tested --input-img links --output-dir linked 2>&1 | grep -q loop.png; ls linked/*_index.png"
 mkdir no-run
 refused "report without a run" "no-run" $convoy report no-run
 refused "a full standard output" "standard output" sh -c "$convoy plan --config-file recipe.yaml > /dev/full"

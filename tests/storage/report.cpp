@@ -32,7 +32,7 @@ void fill_run(const fs::path& run) {
         0.01 * (1 - step / 2001.0));
     if (step % 500 == 0)
       metrics += fmt::format(
-          R"({{"step":{},"eval":true,"pixel_accuracy":0.91,"miou":{},"miou_present":0.625,"iou":{{"road <1>":0.875,"sky":0,"train":null}}}})"
+          R"({{"step":{},"eval":true,"pixel_accuracy":0.91,"miou":{},"miou_present":0.625,"iou":{{"road <1>":0.875,"wall":0,"train":null}},"prediction":"scales 0.5, 1, mirrored"}})"
           "\n",
           step, step / 4000.0);
   }
@@ -82,6 +82,9 @@ TEST_CASE("a report shows the run and needs nothing else") {
     has(title);
   has("<th>road &lt;1&gt;</th><td class=\"bar\"><i style=\"width:87.50%\"></i></td><td>87.50 %</td>");
   has("<th>train</th><td class=\"bar\"></td><td>absent</td>");
+  has("<th>predictions of evaluations</th><td>scales 0.5, 1, mirrored</td>");
+  const size_t road = page.find("<th>road"), wall = page.find("<th>wall"), train = page.find("<th>train");
+  CHECK((road < wall && wall < train));  // the order of the classes, not of the alphabet
   has("1 damaged lines");
   has("broken_image.png is no PNG file");
   const size_t image = page.find("street_1: image"), label = page.find("street_1: label"),
