@@ -137,10 +137,22 @@ void PictureArguments::add_to(CLI::App& command) {
   alpha_ = command.add_option("--alpha", options_.alpha, "share of the colours in an overlay")
                ->capture_default_str()
                ->check(number_between(0, 1));
+  ids_ = command
+             .add_option("--ids", ids_text_,
+                         "values in index pictures: class (0, 1, ...) or dataset (those of the data set's "
+                         "label files)")
+             ->capture_default_str()
+             ->check(CLI::IsMember({"class", "dataset"}));
+}
+
+PictureWriter::Options PictureArguments::options() const {
+  PictureWriter::Options options = options_;
+  options.file_values = ids_text_ == "dataset";
+  return options;
 }
 
 void PictureArguments::require_use(bool used, const std::string& needed) const {
-  for (const CLI::Option* option : {kinds_, alpha_})
+  for (const CLI::Option* option : {kinds_, alpha_, ids_})
     CONVOY_CHECK(used || option->count() == 0, "{} is for pictures; it needs {}", option->get_name(), needed);
 }
 

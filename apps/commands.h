@@ -97,16 +97,17 @@ class RankArguments {
   RanksOptions options_;
 };
 
-/// --as, --alpha: what predictions are written as.
+/// --as, --alpha, --ids: what predictions are written as.
 class PictureArguments {
  public:
   void add_to(CLI::App& command);
   /// Throws Error naming `needed` when an option is given without it.
   void require_use(bool used, const std::string& needed) const;
-  const PictureWriter::Options& options() const { return options_; }
+  PictureWriter::Options options() const;
 
  private:
-  const CLI::Option *kinds_ = nullptr, *alpha_ = nullptr;
+  const CLI::Option *kinds_ = nullptr, *alpha_ = nullptr, *ids_ = nullptr;
+  std::string ids_text_ = "class";
   PictureWriter::Options options_;
 };
 

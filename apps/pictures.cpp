@@ -55,7 +55,7 @@ std::vector<std::string> output_names(const std::vector<fs::path>& paths) {
   for (const fs::path& path : whole) {
     const std::string stem = without_ending(path), wanted = times[stem] == 1 ? stem : path.string();
     std::string name = wanted;
-    for (int i = 2; !used.insert(name).second || (name != stem && times.contains(name)); ++i)
+    for (int i = 2; (name != stem && times.contains(name)) || !used.insert(name).second; ++i)
       name = fmt::format("{}-{}", wanted, i);
     names.push_back(name);
   }
@@ -75,16 +75,24 @@ PictureWriter::PictureWriter(fs::path directory, ClassTable classes, Options opt
   make_directories(directory_);
 }
 
+void PictureWriter::write_index(const std::string& file, const LabelMap& labels) const {
+  LabelMap values = labels;
+  if (options_.file_values) classes_.to_file_values(values);
+  const auto& table = classes_.file_values;
+  const bool own = options_.file_values && !table.empty();
+  const int64_t most = own ? *std::max_element(table.begin(), table.end()) : std::ssize(classes_.names) - 1;
+  write_png_gray(file, values, most <= 255 ? 8 : 16);
+}
+
 std::map<std::string, std::string> PictureWriter::write(const std::string& name, const Image& image,
                                                         const LabelMap& labels) const {
-  constexpr size_t kMostOfEightBits = 256;
-  const bool few = classes_.names.size() <= kMostOfEightBits;
+  const bool few = classes_.names.size() <= 256;
   make_directories((directory_ / name).parent_path());
   std::map<std::string, std::string> files;
   for (const std::string& kind : options_.kinds) {
     const std::string file = fmt::format("{}_{}.png", (directory_ / name).string(), kind);
     if (kind == "index")
-      write_png_gray(file, labels, few ? 8 : 16);
+      write_index(file, labels);
     else if (kind == "overlay")
       write_png(file, overlay_picture(image, labels, classes_.colors, options_.alpha));
     else if (few)

@@ -22,14 +22,17 @@ Image shrunk(const Image& image, int64_t width);
 std::vector<std::string> output_names(const std::vector<std::filesystem::path>& paths);
 
 /// Writes predictions into a folder, which it makes, as <name>_<kind>.png of each kind asked for:
-///   index    gray, 8 bits (16 beyond 256 classes), the class of each pixel
-///   palette  the same with the classes' colours in the file's palette (RGB beyond 256 classes)
+///   index    gray, 8 bits (16 where a value is above 255), the class of each pixel, or its value in the data set's
+///   label
+///            files
+///   palette  the class with the classes' colours in the file's palette (RGB beyond 256 classes)
 ///   overlay  RGB, the colours over the image
 class PictureWriter {
  public:
   struct Options {
     std::vector<std::string> kinds = kinds_known();
-    double alpha = 0.5;  ///< of the colours in the overlay
+    double alpha = 0.5;        ///< of the colours in the overlay
+    bool file_values = false;  ///< index: ClassTable::file_values instead of classes
   };
   static const std::vector<std::string>& kinds_known();
 
@@ -38,6 +41,8 @@ class PictureWriter {
   std::map<std::string, std::string> write(const std::string& name, const Image& image, const LabelMap& labels) const;
 
  private:
+  void write_index(const std::string& file, const LabelMap& labels) const;
+
   std::filesystem::path directory_;
   ClassTable classes_;
   Options options_;

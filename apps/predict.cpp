@@ -80,7 +80,8 @@ void predict(const PredictArguments& args) {
   Context context(args.context.options());
   Predictor predictor(context, model->store, *model->network, normalization(model->config),
                       prediction_options(model->config));
-  const PictureWriter writer(output_directory(args, model->config), model->classes, args.picture_kinds.options());
+  const PictureWriter::Options options = args.picture_kinds.options();
+  const PictureWriter writer(output_directory(args, model->config), model->classes, options);
   std::vector<fs::path> relative;
   for (const fs::path& file : files)
     relative.push_back(one_file ? file.filename() : file.lexically_relative(args.input));
@@ -105,7 +106,7 @@ void predict(const PredictArguments& args) {
     const auto pictures = writer.write(names[i], image, labels);
     nlohmann::ordered_json entry = {{"image", file}, {"height", image.height}, {"width", image.width}};
     std::vector<std::string> paths;
-    for (const std::string& kind : args.picture_kinds.options().kinds) {
+    for (const std::string& kind : options.kinds) {
       entry[kind] = pictures.at(kind);
       paths.push_back(pictures.at(kind));
     }

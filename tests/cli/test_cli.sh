@@ -83,6 +83,7 @@ check "predict a folder" sh -c "$convoy predict --run-dir tested --input-img mix
 check "its pictures" sh -c "ls predicted/*_index.png predicted/*_palette.png predicted/*_overlay.png predicted/below/*_index.png"
 check "one for each image" sh -c "test \$(find predicted -name '*_index.png' | wc -l) = \$(find mixed -type f | wc -l)"
 check "some kinds of pictures" sh -c "$convoy predict --run-dir tested --input-img mixed --output-dir some --as overlay,index --alpha 0.2 && ls some/*_index.png && ! ls some/*_palette.png"
+check "values of the data set's own label files" sh -c "$convoy predict --run-dir tested --input-img mixed --output-dir own --as index --ids dataset && ! cmp -s \$(ls own/*_index.png | head -1) \$(ls some/*_index.png | head -1)"
 check "predict into VISUAL.OUTPUT_DIR" sh -c "$convoy predict --run-dir tested --input-img mixed VISUAL.OUTPUT_DIR visual && ls visual/*_index.png"
 echo "no image" > mixed/notes.txt
 check "eval --json" sh -c "$convoy eval --run-dir tested --json | grep -q miou_present"
