@@ -62,9 +62,9 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options)
                              options.context.exact_ranks)),
       shard_(batch_plan_.shard(global_batch(config_, communicator_->size()), communicator_->rank(),
                                communicator_->size())),
-      train_data_(open_dataset(config_, "train", missing_labels(config_))),
+      train_data_(open_dataset(config_, config_.dataset.train_split, missing_labels(config_))),
       context_(options.context, communicator_) {
-  if (!options_.skip_val) val_data_.emplace(open_dataset(config_, "val", missing_labels(config_)));
+  if (!options_.skip_val) val_data_.emplace(open_dataset(config_, config_.dataset.val_split, missing_labels(config_)));
   check_same(
       *communicator_, "data set",
       fmt::format("train: {} images, hash {:016x}\nval: {}", train_data_.size(), train_data_.content_hash(),
@@ -120,19 +120,20 @@ void Trainer::open_run_directory() {
   checkpoints_ = std::make_unique<CheckpointWriter>(directory_->checkpoints(), options_.keep_checkpoints);
 }
 
-// The quick form of `convoy doctor`: every header, and a few samples whole. Each rank does it, since each may read from
-// a disk of its own; what is not an error is the same for all, and rank 0 says it.
+// The quick form of `convoy doctor`, whose time is bounded. Each rank does it, since each may read from a disk of its
+// own; what is not an error is the same for all, and rank 0 says it.
 void Trainer::check_data() {
-  constexpr int64_t kDecoded = 16;
+  constexpr double kLeakSeconds = 20;
   constexpr size_t kShown = 10;
   const bool skip = config_.train.on_bad_sample == "skip";
   std::vector<std::string> errors;
   const auto check = [&](const SegmentationDataset& data) {
-    const auto looking_at = [&](int64_t index) {
+    CheckOptions options = quick_check();
+    options.looking_at = [&](int64_t index) {
       communicator_->set_activity(fmt::format("checking {} image {} of {}", data.split(), index + 1, data.size()));
       communicator_->set_data_file(data.image_path(index));
     };
-    for (const Finding& finding : check_dataset(data, kDecoded, looking_at).findings)
+    for (const Finding& finding : check_dataset(data, options).findings)
       if (finding.severity == Severity::error && !skip)
         errors.push_back(finding.message);
       else if (finding.severity != Severity::note && is_main())
@@ -140,6 +141,14 @@ void Trainer::check_data() {
   };
   check(train_data_);
   if (val_data_) check(*val_data_);
+  if (val_data_ && is_main()) {
+    communicator_->set_activity("looking for validation images in the training images");
+    const std::vector<Finding> leaks = check_leak(train_data_, *val_data_, kLeakSeconds);
+    if (!leaks.empty())
+      log().warning(
+          "data set: {} of {} validation images are training images, too, so that the scores are too good: {}",
+          leaks.size(), val_data_->size(), leaks.front().message);
+  }
   if (errors.empty()) return;
   const size_t count = errors.size();
   errors.resize(std::min(count, kShown));

@@ -61,9 +61,10 @@ int luma(const uint8_t* rgb) {
   return (19595 * rgb[0] + 38470 * rgb[1] + 7471 * rgb[2] + 0x8000) >> 16;
 }
 
-/// factor * pixel + (1 - factor) * base.
-uint8_t blend(double base, double factor, uint8_t pixel) {
-  return round_to_byte(base + factor * (pixel - base));
+/// factor * pixel + (1 - factor) * base, the fraction dropped.
+uint8_t blend(int base, double factor, uint8_t pixel) {
+  const float value = static_cast<float>(base) + static_cast<float>(factor) * static_cast<float>(pixel - base);
+  return static_cast<uint8_t>(std::clamp(value, 0.0f, 255.0f));
 }
 
 void adjust_brightness(Image& image, double factor) {
@@ -74,13 +75,13 @@ void adjust_contrast(Image& image, double factor) {
   int64_t sum = 0;
   const int64_t pixels = image.height * image.width;
   for (int64_t i = 0; i < pixels; ++i) sum += luma(image.data.data() + 3 * i);
-  const double mean = std::floor(static_cast<double>(sum) / static_cast<double>(pixels) + 0.5);
+  const auto mean = static_cast<int>(static_cast<double>(sum) / static_cast<double>(pixels) + 0.5);
   for (uint8_t& value : image.data) value = blend(mean, factor, value);
 }
 
 void adjust_saturation(Image& image, double factor) {
   for (size_t i = 0; i < image.data.size(); i += 3) {
-    const double gray = luma(image.data.data() + i);
+    const int gray = luma(image.data.data() + i);
     for (size_t c = 0; c < 3; ++c) image.data[i + c] = blend(gray, factor, image.data[i + c]);
   }
 }
@@ -104,6 +105,48 @@ void shift_hue(uint8_t* rgb, double shift) {
     double distance = std::fmod(hue - 2 * c + 18, 6);
     distance = std::min(distance, 6 - distance);
     rgb[c] = round_to_byte(high - chroma * std::clamp(distance - 1, 0.0, 1.0));
+  }
+}
+
+constexpr int kBoxPasses = 3;
+
+/// A moving mean over 2 radius + 1 pixels and a part of one more on each side, in fixed point: weights sum up to 2^24.
+struct BoxFilter {
+  int64_t radius = 0;
+  uint32_t inner = 0, outer = 0;
+};
+
+/// The box that, applied kBoxPasses times, has the Gaussian's variance (Gwosdek et al., Theoretical foundations of
+/// Gaussian convolution by extended box filtering, 2011).
+BoxFilter box_filter(double radius) {
+  const auto sigma = static_cast<float>(radius);
+  const float variance = sigma * sigma / kBoxPasses;
+  const float whole = std::floor((std::sqrt(12 * variance + 1) - 1) / 2);
+  const float part =
+      (2 * whole + 1) * (whole * (whole + 1) - 3 * variance) / (6 * (variance - (whole + 1) * (whole + 1)));
+  constexpr uint32_t kOne = 1u << 24;
+  BoxFilter filter{static_cast<int64_t>(whole + part), 0, 0};
+  filter.inner = static_cast<uint32_t>(static_cast<float>(kOne) / ((whole + part) * 2 + 1));
+  filter.outer = (kOne - static_cast<uint32_t>(2 * filter.radius + 1) * filter.inner) / 2;
+  return filter;
+}
+
+/// Applies the passes to `count` values that lie `stride` apart. The first and last one are repeated outside.
+void blur_line(uint8_t* line, int64_t stride, int64_t count, const BoxFilter& filter, std::vector<uint8_t>& scratch) {
+  const int64_t reach = filter.radius + 1;
+  scratch.resize(static_cast<size_t>(count + 2 * reach));
+  for (int pass = 0; pass < kBoxPasses; ++pass) {
+    std::fill_n(scratch.begin(), reach, line[0]);
+    for (int64_t i = 0; i < count; ++i) scratch[static_cast<size_t>(reach + i)] = line[i * stride];
+    std::fill_n(scratch.end() - reach, reach, line[(count - 1) * stride]);
+    uint32_t sum = 0;
+    for (int64_t k = 0; k < 2 * reach - 1; ++k) sum += scratch[static_cast<size_t>(k)];
+    for (int64_t i = 0; i < count; ++i) {
+      const uint8_t *first = &scratch[static_cast<size_t>(i)], *last = first + 2 * reach;
+      sum += last[-1] - first[0];
+      const uint32_t outer = static_cast<uint32_t>(first[0]) + last[0];
+      line[i * stride] = static_cast<uint8_t>((sum * filter.inner + outer * filter.outer + (1u << 23)) >> 24);
+    }
   }
 }
 
@@ -177,41 +220,14 @@ void mirror(Sample& sample) {
 }
 
 void gaussian_blur(Image& image, double radius) {
-  const auto reach = static_cast<int64_t>(std::ceil(3 * radius));
-  if (reach == 0) return;
-  std::vector<float> weights(static_cast<size_t>(2 * reach + 1));
-  double sum = 0;
-  for (int64_t k = -reach; k <= reach; ++k) sum += std::exp(-0.5 * static_cast<double>(k * k) / (radius * radius));
-  for (int64_t k = -reach; k <= reach; ++k) {
-    weights[static_cast<size_t>(k + reach)] =
-        static_cast<float>(std::exp(-0.5 * static_cast<double>(k * k) / (radius * radius)) / sum);
-  }
-  const int64_t channels = image.channels, row_values = image.width * channels;
-  std::vector<float> across(image.data.size());
-  for (int64_t y = 0; y < image.height; ++y) {
-    for (int64_t x = 0; x < image.width; ++x) {
-      for (int64_t c = 0; c < channels; ++c) {
-        float value = 0;
-        for (int64_t k = -reach; k <= reach; ++k) {
-          value += weights[static_cast<size_t>(k + reach)] *
-                   image.pixel(y, std::clamp<int64_t>(x + k, 0, image.width - 1))[c];
-        }
-        across[static_cast<size_t>(y * row_values + x * channels + c)] = value;
-      }
-    }
-  }
-  std::vector<float> line(static_cast<size_t>(row_values));
-  for (int64_t y = 0; y < image.height; ++y) {
-    std::fill(line.begin(), line.end(), 0.0f);
-    for (int64_t k = -reach; k <= reach; ++k) {
-      const float weight = weights[static_cast<size_t>(k + reach)];
-      const float* row = across.data() + std::clamp<int64_t>(y + k, 0, image.height - 1) * row_values;
-      for (int64_t i = 0; i < row_values; ++i) line[static_cast<size_t>(i)] += weight * row[i];
-    }
-    for (int64_t i = 0; i < row_values; ++i) {
-      image.data[static_cast<size_t>(y * row_values + i)] = round_to_byte(line[static_cast<size_t>(i)]);
-    }
-  }
+  if (radius <= 0) return;
+  const BoxFilter filter = box_filter(radius);
+  std::vector<uint8_t> scratch;
+  const int64_t row = image.width * image.channels;
+  for (int64_t y = 0; y < image.height; ++y)
+    for (int64_t c = 0; c < image.channels; ++c)
+      blur_line(image.data.data() + y * row + c, image.channels, image.width, filter, scratch);
+  for (int64_t i = 0; i < row; ++i) blur_line(image.data.data() + i, row, image.height, filter, scratch);
 }
 
 void jitter_colors(Image& image, const ColorJitter& jitter, RandomStream& random) {

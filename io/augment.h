@@ -38,9 +38,12 @@ void normalize_image(const Image& image, const Normalization& normalization, flo
 
 /// The parts, on 8-bit RGB in place.
 void mirror(Sample& sample);
-/// Gaussian of standard deviation `radius` pixels, cut off at ceil(3 radius), edges repeated.
+/// Gaussian of standard deviation `radius` pixels as three moving means along each axis, edges repeated, rounded to
+/// bytes after each: the numbers of the reference's blur.
 void gaussian_blur(Image& image, double radius);
-/// Brightness, contrast, saturation by factors U[max(0, 1 - v), 1 + v] and a hue shift U[-v, v], in random order.
+/// Brightness, contrast, saturation by factors U[max(0, 1 - v), 1 + v] and a hue shift U[-v, v], in random order. A
+/// factor f makes a pixel f * pixel + (1 - f) * base, fraction dropped, with the base black, the image's mean luma, the
+/// pixel's luma.
 void jitter_colors(Image& image, const ColorJitter& jitter, RandomStream& random);
 
 }  // namespace convoy

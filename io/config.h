@@ -31,6 +31,9 @@ struct DatasetConfig {
   int64_t num_classes = 0;              ///< own: classes of a `folder` data set
   std::optional<int64_t> ignore_label;  ///< own: value in the mask files that means "ignore"
   std::string image_dir, mask_dir;      ///< own: for `folder`, with {split}; empty = found by itself
+  std::string mask_colors;              ///< own: colour masks: "classes" (their own colours) or a file of colours
+  std::string train_split = "train";    ///< own: what train reads
+  std::string val_split = "val";        ///< own: what validation reads
 };
 
 struct AugmentConfig {

@@ -248,6 +248,10 @@ void add_dataset(SchemaBuilder& s) {
         [](const std::optional<int64_t>& v) { return !v || (*v >= 0 && *v <= 65535); });
   s.add("DATASET.IMAGE_DIR", FIELD(dataset.image_dir));
   s.add("DATASET.MASK_DIR", FIELD(dataset.mask_dir));
+  s.add("DATASET.MASK_COLORS", FIELD(dataset.mask_colors));
+  const auto named = [](const std::string& name) { return !name.empty(); };
+  s.add("DATASET.TRAIN_SPLIT", FIELD(dataset.train_split), "the name of a split", named);
+  s.add("DATASET.VAL_SPLIT", FIELD(dataset.val_split), "the name of a split", named);
 }
 
 void add_augment(SchemaBuilder& s) {

@@ -7,6 +7,7 @@
 #include "engine/error.h"
 #include "engine/rng.h"
 #include "io/checksum.h"
+#include "io/color_masks.h"
 #include "io/dataset_parts.h"
 
 namespace convoy {
@@ -73,6 +74,11 @@ SegmentationDataset open_with(DatasetReader read, const DatasetConfig& config, c
                "DATASET.NUM_CLASSES is {}, but DATASET.NAME {} has {} classes; remove the key", config.num_classes,
                config.name, classes);
   if (config.ignore_label) ignore_value(parts.labels, *config.ignore_label);
+  if (!config.mask_colors.empty()) {
+    CONVOY_CHECK(!parts.format, "DATASET.MASK_COLORS is set, but the labels of DATASET.NAME {} are no PNGs",
+                 config.name);
+    parts.format = color_masks(parts, config.mask_colors);
+  }
   return SegmentationDataset(std::move(parts));
 }
 
@@ -104,6 +110,7 @@ void SegmentationDataset::map_labels(LabelMap& labels, const std::string& path) 
   const auto known = static_cast<int64_t>(parts_.labels.classes.size());
   for (size_t i = 0; i < labels.data.size(); ++i) {
     const int32_t value = labels.data[i];
+    if (value == kIgnoreLabel) continue;
     const int32_t mapped =
         value >= 0 && value < known ? parts_.labels.classes[static_cast<size_t>(value)] : LabelTable::kInvalid;
     if (mapped == LabelTable::kInvalid) {

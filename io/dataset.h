@@ -27,7 +27,7 @@ struct SamplePaths {
   std::string name;          ///< as Sample::name
 };
 
-/// Values in the label files to classes.
+/// Values in the label files to classes; kIgnoreLabel itself stays.
 struct LabelTable {
   static constexpr int32_t kInvalid = std::numeric_limits<int32_t>::min();
   std::vector<int32_t> classes;  ///< file value -> class, kIgnoreLabel or kInvalid; values beyond the end are invalid
@@ -61,6 +61,7 @@ struct DatasetParts {
   LabelTable labels;
   ClassTable classes;
   std::shared_ptr<const LabelFormat> format;  ///< null: index PNGs
+  std::vector<Color> ignore_colors;           ///< of pixels that are ignored, in colour masks
 };
 
 class SegmentationDataset {

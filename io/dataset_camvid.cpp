@@ -46,7 +46,7 @@ DatasetParts read_camvid(const DatasetConfig& config, const std::string& split, 
   require_files(samples, split, missing);
   ClassTable classes = camvid_classes();
   LabelTable labels = identity_labels(static_cast<int64_t>(classes.names.size()), kVoid);
-  return {root.string(), split, std::move(samples), std::move(labels), std::move(classes), nullptr};
+  return {root.string(), split, std::move(samples), std::move(labels), std::move(classes), nullptr, {Color{0, 0, 0}}};
 }
 
 }  // namespace convoy

@@ -75,7 +75,7 @@ DatasetParts read_cityscapes(const DatasetConfig& config, const std::string& spl
   }
   require_files(samples, split, missing);
   LabelTable labels{cityscapes_train_ids(), "the Cityscapes ids -1..33"};
-  return {root.string(), split, std::move(samples), std::move(labels), cityscapes_classes(), nullptr};
+  return {root.string(), split, std::move(samples), std::move(labels), cityscapes_classes(), nullptr, {Color{0, 0, 0}}};
 }
 
 }  // namespace convoy

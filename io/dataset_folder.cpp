@@ -1,10 +1,8 @@
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "engine/error.h"
+#include "io/color_masks.h"
 #include "io/dataset_parts.h"
 
 namespace convoy {
@@ -41,32 +39,13 @@ FolderPair find_folders(const DatasetConfig& config, const fs::path& root, const
       root.string(), split, split, split, split, split, split, split);
 }
 
-/// One class per line: a name, or a name followed by red, green and blue.
 ClassTable read_classes(const fs::path& path) {
   ClassTable table;
-  std::ifstream file(path);
-  std::string line;
-  for (int number = 1; std::getline(file, line); ++number) {
-    std::vector<std::string> words;
-    std::istringstream stream(line);
-    for (std::string word; stream >> word;) words.push_back(word);
-    if (words.empty()) continue;
-    Color color = voc_color(static_cast<int64_t>(table.names.size()));
-    const auto is_byte = [](const std::string& word) {
-      return word.size() <= 3 &&
-             std::all_of(word.begin(), word.end(), [](unsigned char c) { return std::isdigit(c); }) &&
-             std::stoi(word) <= 255;
-    };
-    if (words.size() > 3 && std::all_of(words.end() - 3, words.end(), is_byte)) {
-      for (size_t k = 0; k < 3; ++k) color[k] = static_cast<uint8_t>(std::stoi(words[words.size() - 3 + k]));
-      words.resize(words.size() - 3);
-    }
-    std::string name;
-    for (const std::string& word : words) name += (name.empty() ? "" : " ") + word;
-    CONVOY_CHECK(std::find(table.names.begin(), table.names.end(), name) == table.names.end(),
-                 "{}:{}: class '{}' is listed twice", path.string(), number, name);
-    table.names.push_back(name);
-    table.colors.push_back(color);
+  for (const NamedColor& line : read_named_colors(path)) {
+    CONVOY_CHECK(std::find(table.names.begin(), table.names.end(), line.name) == table.names.end(),
+                 "{}:{}: class '{}' is listed twice", path.string(), line.number, line.name);
+    table.colors.push_back(line.color.value_or(voc_color(static_cast<int64_t>(table.names.size()))));
+    table.names.push_back(line.name);
   }
   CONVOY_CHECK(!table.names.empty(), "{}: lists no class", path.string());
   return table;

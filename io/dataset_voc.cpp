@@ -8,6 +8,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Around the objects, and where it is hard to say what is there.
+constexpr Color kBorder = {224, 224, 192};
+
 /// cls/NAME.mat of SBD, or index PNGs of the same names.
 class SbdLabels : public LabelFormat {
  public:
@@ -44,7 +47,7 @@ DatasetParts read_pascal_voc(const DatasetConfig& config, const std::string& spl
   std::vector<SamplePaths> samples =
       pair_by_list(root, root / "ImageSets" / "Segmentation" / (split + ".txt"), root / "JPEGImages", labels, missing);
   require_files(samples, split, missing);
-  return {root.string(), split, std::move(samples), voc_labels(), voc_classes(), nullptr};
+  return {root.string(), split, std::move(samples), voc_labels(), voc_classes(), nullptr, {kBorder}};
 }
 
 DatasetParts read_pascal_aug(const DatasetConfig& config, const std::string& split, MissingLabels missing) {

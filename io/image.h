@@ -39,6 +39,7 @@ struct ImageHeader {
   ColorKind color = ColorKind::rgb;
   int64_t height = 0, width = 0;
   int bit_depth = 8;
+  std::vector<Color> palette = {};  ///< of a palette PNG
 };
 
 /// Images above this many pixels are refused, so that a damaged header cannot ask for all memory.

@@ -117,7 +117,7 @@ std::vector<uint8_t> inflate_element(std::span<const uint8_t> data, const std::s
     stream.next_out = out.data() + done;
     stream.avail_out = static_cast<uInt>(out.size() - done);
     state = inflate(&stream, Z_NO_FLUSH);
-    out.resize(out.size() - stream.avail_out);
+    out.resize(out.size() - std::min<size_t>(stream.avail_out, out.size() - done));
   }
   const std::string message = stream.msg ? stream.msg : state == Z_OK ? "too large" : "the data ends too early";
   inflateEnd(&stream);

@@ -59,6 +59,15 @@ class PngReader {
   int bit_depth() const { return png_get_bit_depth(png_, info_); }
   int color_type() const { return png_get_color_type(png_, info_); }
 
+  std::vector<Color> palette() const {
+    png_colorp colors = nullptr;
+    int count = 0;
+    std::vector<Color> palette;
+    if (png_get_PLTE(png_, info_, &colors, &count) == 0) return palette;
+    for (int i = 0; i < count; ++i) palette.push_back({colors[i].red, colors[i].green, colors[i].blue});
+    return palette;
+  }
+
   /// Pixels as they will be used: 3 bytes RGB, or for labels one byte (two in the machine's order for 16 bits).
   std::vector<uint8_t> read_pixels(bool labels) {
     if (!request_layout(labels)) report();
@@ -196,7 +205,7 @@ ImageHeader codec::png_header(std::span<const uint8_t> bytes, const std::string&
   const ColorKind kind = color == PNG_COLOR_TYPE_PALETTE ? ColorKind::palette
                          : color & PNG_COLOR_MASK_COLOR  ? ColorKind::rgb
                                                          : ColorKind::gray;
-  return {ImageFormat::png, kind, reader.height(), reader.width(), reader.bit_depth()};
+  return {ImageFormat::png, kind, reader.height(), reader.width(), reader.bit_depth(), reader.palette()};
 }
 
 Image codec::png_rgb(std::span<const uint8_t> bytes, const std::string& name) {
@@ -210,7 +219,9 @@ LabelMap codec::png_labels(std::span<const uint8_t> bytes, const std::string& na
   PngReader reader(bytes, name);
   const int color = reader.color_type();
   CONVOY_CHECK(color == PNG_COLOR_TYPE_PALETTE || !(color & PNG_COLOR_MASK_COLOR),
-               "{}: is an RGB image, a colour mask; needs an index PNG (palette or gray, pixel value = class)", name);
+               "{}: is an RGB image, a colour mask; needs an index PNG (palette or gray, pixel value = "
+               "class), or DATASET.MASK_COLORS, which says what the colours mean",
+               name);
   LabelMap labels{reader.height(), reader.width(), {}};
   const int bit_depth = reader.bit_depth();
   const std::vector<uint8_t> pixels = reader.read_pixels(true);

@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <set>
 
 #include "io/resize.h"
 
@@ -128,15 +129,37 @@ TEST_CASE("normalised planes are (x/255 - mean)/std", "[io][augment]") {
   CHECK(out[4] == Approx((1.0 - .1) / .2));
 }
 
-TEST_CASE("blur keeps the mean and spreads an edge", "[io][augment]") {
-  Image image{1, 21, 3, std::vector<uint8_t>(63, 0), 8};
-  for (size_t i = 33; i < 63; ++i) image.data[i] = 240;
-  gaussian_blur(image, 1.0);
-  CHECK(image.pixel(0, 0)[0] == 0);
-  CHECK(image.pixel(0, 20)[0] == 240);
-  // The Gaussian's integral half a pixel from the edge, sampled at the pixel centres: (1 - g0) / 2 with g0 = 0.3991.
-  CHECK(std::abs(image.pixel(0, 10)[0] - 72) <= 1);
-  CHECK(image.pixel(0, 10)[0] + image.pixel(0, 11)[0] == 240);
+TEST_CASE("blur has the numbers of the reference's", "[io][augment]") {
+  // Pillow's GaussianBlur(1) of this row, and of the same as a column.
+  const std::vector<uint8_t> values = {0, 0, 0, 0, 200, 0, 0, 0, 40, 255};
+  const std::vector<uint8_t> expected = {0, 1, 11, 47, 81, 47, 15, 26, 91, 176};
+  Image row{1, 10, 1, values, 8}, column{10, 1, 1, values, 8};
+  gaussian_blur(row, 1.0);
+  gaussian_blur(column, 1.0);
+  CHECK(row.data == expected);
+  CHECK(column.data == expected);
+  Image still{1, 10, 1, values, 8};
+  gaussian_blur(still, 0.0);
+  CHECK(still.data == values);
+}
+
+TEST_CASE("blur is a Gaussian of the given width", "[io][augment]") {
+  for (const double sigma : {0.4, 0.8, 1.0, 2.5, 6.0}) {
+    // An edge becomes the normal distribution's integral; the boxes differ from it by a few levels.
+    constexpr int64_t kWidth = 101;
+    Image image{3, kWidth, 3, std::vector<uint8_t>(3 * kWidth * 3, 0), 8};
+    for (int64_t y = 0; y < 3; ++y)
+      for (int64_t x = 51; x < kWidth; ++x) std::fill_n(image.pixel(y, x), 3, uint8_t{240});
+    gaussian_blur(image, sigma);
+    double sum = 0;
+    for (int64_t x = 0; x < kWidth; ++x) {
+      const double wanted = 120 * (1 + std::erf((static_cast<double>(x) - 50.5) / (sigma * std::sqrt(2.0))));
+      CHECK(std::abs(image.pixel(1, x)[2] - wanted) < (sigma < 0.5 ? 18 : 7));
+      CHECK(image.pixel(0, x)[0] == image.pixel(2, x)[1]);
+      sum += image.pixel(1, x)[0];
+    }
+    CHECK(std::abs(sum - 240 * 50) < 100);
+  }
 }
 
 TEST_CASE("colour jitter stays inside its bounds", "[io][augment]") {
@@ -153,4 +176,51 @@ TEST_CASE("colour jitter stays inside its bounds", "[io][augment]") {
     REQUIRE(std::max({hue.data[3], hue.data[4], hue.data[5]}) == 200);
     REQUIRE(std::min({hue.data[3], hue.data[4], hue.data[5]}) == 25);
   }
+}
+
+TEST_CASE("colour jitter follows its formulas", "[io][augment]") {
+  // One property at a time: the factor is bounded by what became of one value, then every other value has to fit.
+  const Image original{2, 3, 3, {240, 10, 60, 90, 200, 30, 17, 17, 17, 255, 255, 255, 0, 0, 0, 120, 130, 140}, 8};
+  const auto luma = [](const uint8_t* p) { return (19595 * p[0] + 38470 * p[1] + 7471 * p[2] + 0x8000) >> 16; };
+  double mean = 0;
+  for (int64_t i = 0; i < 6; ++i) mean += luma(original.data.data() + 3 * i) / 6.0;
+  for (uint64_t index = 0; index < 50; ++index) {
+    for (const int property : {0, 1, 2}) {
+      ColorJitter jitter;
+      (property == 0 ? jitter.brightness : property == 1 ? jitter.contrast : jitter.saturation) = .4;
+      RandomStream random(1, "jitter", index);
+      Image image = original;
+      jitter_colors(image, jitter, random);
+      double low = .6, high = 1.4;
+      for (size_t i = 0; i < image.data.size(); ++i) {
+        const double base = property == 0   ? 0
+                            : property == 1 ? std::floor(mean + .5)
+                                            : luma(original.data.data() + i / 3 * 3);
+        const double span = original.data[i] - base;
+        if (span == 0) {
+          REQUIRE(image.data[i] == original.data[i]);
+          continue;
+        }
+        double from = (image.data[i] - base) / span, to = (image.data[i] + 1 - base) / span;
+        if (span < 0) std::swap(from, to);
+        if (image.data[i] == 255) (span > 0 ? to : from) = span > 0 ? 9 : -9;  // clipped
+        if (image.data[i] == 0) (span > 0 ? from : to) = span > 0 ? -9 : 9;
+        low = std::max(low, from - 1e-4);
+        high = std::min(high, to + 1e-4);
+      }
+      REQUIRE(low <= high);
+    }
+  }
+}
+
+TEST_CASE("the properties of colour jitter come in random order", "[io][augment]") {
+  // Brightness then contrast differs from contrast then brightness: a mean of 0 or not.
+  std::set<std::vector<uint8_t>> found;
+  for (uint64_t index = 0; index < 40; ++index) {
+    RandomStream random(1, "order", index);
+    Image image{1, 2, 3, {200, 100, 50, 20, 40, 60}, 8};
+    jitter_colors(image, {.5, .5, .5, .2}, random);
+    found.insert(image.data);
+  }
+  CHECK(found.size() == 40);
 }

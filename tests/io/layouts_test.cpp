@@ -279,3 +279,58 @@ TEST_CASE("LIP's folders and lists", "[io][dataset][layout]") {
   check_label_faults(config, "train", 14, 20);
   check_palette_labels(config, "val", 5, 5);
 }
+
+TEST_CASE("colour masks are read by DATASET.MASK_COLORS", "[io][dataset][layout]") {
+  TemporaryFolder folder;
+  Config config = config_of("camvid", folder.path());
+  write_image(folder / "train/a.png");
+  const std::string mask = folder / "trainannot/a.png";
+  fs::create_directories(folder / "trainannot");
+  Image colors{kHeight, kWidth, 3, {}, 8};
+  for (int64_t i = 0; i < kHeight * kWidth; ++i) colors.data.insert(colors.data.end(), {64, 0, 128});
+  std::fill_n(colors.pixel(3, 5), 3, uint8_t{0});
+  write_png(mask, colors);
+  CHECK_THAT(error_of([&] { open_dataset(config, "train").decode(0); }),
+             Catch::Contains(mask) && Catch::Contains("DATASET.MASK_COLORS"));
+
+  SECTION("the classes' own colours") {
+    config.dataset.mask_colors = "classes";
+    const SegmentationDataset data = open_dataset(config, "train");
+    CHECK(ends(data.decode(0)) == Ends{8, kIgnoreLabel});
+    CHECK(data.label_size(0).height == kHeight);
+    // A palette is read by its colours, too; gray files by their values.
+    write_png_palette(mask, labels_of(0, 1), std::vector<Color>{{128, 0, 0}, {64, 64, 0}});
+    CHECK(ends(data.decode(0)) == Ends{1, 9});
+    write_png_gray(mask, labels_of(4, 11));
+    CHECK(ends(data.decode(0)) == Ends{4, kIgnoreLabel});
+    colors.pixel(2, 1)[0] = 65;
+    write_png(mask, colors);
+    CHECK_THAT(error_of([&] { data.decode(0); }), Catch::Contains(mask) &&
+                                                      Catch::Contains("(65, 0, 128) at pixel (x 1, y 2)") &&
+                                                      Catch::Contains("(64, 0, 128), car"));
+  }
+  SECTION("a file of colours") {
+    config.dataset.mask_colors = "colors.txt";
+    write_text(folder / "colors.txt", "car 64 0 128\r\n\nignore 0 0 0\ncar 1 2 3\n");
+    CHECK(ends(open_dataset(config, "train").decode(0)) == Ends{8, kIgnoreLabel});
+    write_text(folder / "colors.txt", "car 64 0 128\ncare 0 0 0\n");
+    CHECK_THAT(error_of([&] { open_dataset(config, "train"); }),
+               Catch::Contains("colors.txt:2: 'care' is no class; the nearest is 'car'"));
+    write_text(folder / "colors.txt", "car 64 0 256\n");
+    CHECK_THAT(error_of([&] { open_dataset(config, "train"); }), Catch::Contains("colors.txt:1: needs a class"));
+    write_text(folder / "colors.txt", "car 64 0 128\nignore 64 0 128\n");
+    CHECK_THAT(error_of([&] { open_dataset(config, "train"); }),
+               Catch::Contains("(64, 0, 128) stands for car and for ignore"));
+    fs::remove(folder / "colors.txt");
+    CHECK_THAT(error_of([&] { open_dataset(config, "train"); }), Catch::Contains("colors.txt: cannot be read"));
+  }
+  SECTION("a data set whose file values are not its classes") {
+    Config ade = config_of("ade20k", folder.path());
+    ade.dataset.mask_colors = "colors.txt";
+    write_text(folder / "colors.txt", "traffic light 64 0 128\nignore 0 0 0\n");
+    write_image(folder / "images/training/a.jpg");
+    fs::create_directories(folder / "annotations/training");
+    write_png(folder / "annotations/training/a.png", colors);
+    CHECK(ends(open_dataset(ade, "train").decode(0)) == Ends{136, kIgnoreLabel});
+  }
+}
