@@ -3,10 +3,13 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/commands.h"
+#include "apps/export_torch.h"
+#include "apps/export_values.h"
 #include "apps/recipe.h"
 #include "apps/trainer.h"
 #include "engine/plan_cache.h"
 #include "engine/rng.h"
+#include "io/file.h"
 
 namespace convoy {
 namespace {
@@ -24,13 +27,26 @@ struct PlanArguments {
     command.add_flag("--dump-plan", dump, "every launch with shapes and layouts");
     command.add_flag("--trace-step", trace, "run one step on random data: every launch with its time");
     command.add_flag("--json", json, "print the figures as JSON");
+    command
+        .add_option("--export-torch", export_torch,
+                    "write the network as a Python file for PyTorch; NAME is that network alone, as NAME.py")
+        ->type_name("FILE.py|NAME");
+    command
+        .add_option(
+            "--export-values", export_values,
+            "write weights, an input, and the outputs, loss and gradients of all passes, for that file's --check")
+        ->type_name("FILE.safetensors");
+    command.add_flag("--list-networks", list_networks, "print the names of all networks");
   }
+  bool exports() const { return !export_torch.empty() || !export_values.empty(); }
+
   ConfigArguments config;
   ContextArguments context;
   std::string size;
   int64_t batch = 0;
   int ranks = 1;
-  bool eval = false, dump = false, trace = false, json = false;
+  std::string export_torch, export_values;
+  bool eval = false, dump = false, trace = false, json = false, list_networks = false;
 };
 
 /// Ranks that are only thought of.
@@ -125,7 +141,52 @@ void print_trace(PlannedStep& step, bool eval, int64_t classes) {
   fmt::print("total {:.3f} ms on {} threads, one stream\n", total / 1e3, step.context.threads());
 }
 
+/// Writes the network as configured, or by its name alone, for PyTorch.
+void export_network(const PlanArguments& args) {
+  std::vector<std::string> named;
+  std::string file = args.export_torch;
+  if (!file.empty() && !file.ends_with(".py")) {
+    named = {"MODEL.MODEL_NAME", file};
+    file += ".py";
+  }
+  const Config config = args.config.load(named);
+  require_supported(config);
+  // A network without a recipe is the one for Cityscapes.
+  const bool bare = args.config.file().empty();
+  const int64_t classes =
+      bare && config.dataset.name.empty() && config.dataset.num_classes == 0 ? 19 : class_count(config);
+  NetworkOptions network = network_options(config, classes);
+  const std::string title = network.name + (network.backbone.empty() ? "" : " on " + network.backbone) +
+                            (network.aux ? ", auxiliary heads" : "");
+  if (bare && network.backbone.empty()) network.backbone = "resnet18";  // for networks that have one
+  SizeHW size = bare ? SizeHW{256, 512} : config.train.crop_size;
+  if (!args.size.empty()) size = parse_size(args.size);
+  const LossFunction loss = [&](const std::vector<NamedValue>& outputs, Value target) {
+    return mixed_softmax_cross_entropy(
+        outputs, target, {.aux = config.solver.aux, .aux_weight = config.solver.aux_weight, .ignore = kIgnoreLabel});
+  };
+  if (!file.empty()) {
+    ParamStore store;
+    const auto made = make_network(network, store);
+    write_text_file(file, export_torch({*made, store, title, classes, size}, loss));
+    fmt::print("{}: {} for PyTorch\n", file, network.name);
+  }
+  if (!args.export_values.empty()) {
+    export_values(args.export_values, network, args.batch ? args.batch : 2, size, loss, args.context.options(),
+                  static_cast<uint64_t>(config.seed));
+    fmt::print("{}: weights and values of {}\n", args.export_values, network.name);
+  }
+}
+
 void plan(const PlanArguments& args) {
+  if (args.list_networks) {
+    fmt::print("{}\n", fmt::join(network_names(), "\n"));
+    return;
+  }
+  if (args.exports()) {
+    export_network(args);
+    return;
+  }
   const Config config = args.config.load();
   require_supported(config);
   const SizeHW size = args.size.empty() ? config.train.crop_size : parse_size(args.size);

@@ -22,6 +22,16 @@ if(TARGET convoy_cli)
   set_tests_properties(cli PROPERTIES TIMEOUT 600 LABELS slow)
 endif()
 
+# Networks as Python files, without PyTorch and with it.
+if(TARGET convoy_cli)
+  add_test(NAME export COMMAND ${PROJECT_SOURCE_DIR}/tests/export/test_export.sh $<TARGET_FILE:convoy_cli>)
+  set(CONVOY_TORCH_PYTHON python3 CACHE STRING "Python whose PyTorch exported networks are compared with, if it has one")
+  add_test(NAME export_torch COMMAND ${CONVOY_TORCH_PYTHON} ${PROJECT_SOURCE_DIR}/bench/torch_peer/check_export.py
+                                     --convoy $<TARGET_FILE:convoy_cli> --quick)
+  set_tests_properties(export export_torch PROPERTIES TIMEOUT 1200 LABELS slow)
+  set_tests_properties(export_torch PROPERTIES SKIP_RETURN_CODE 77 ENVIRONMENT "OMP_NUM_THREADS=2;OMP_WAIT_POLICY=passive")
+endif()
+
 # Real processes: our own launcher, mpirun, and mpirun where the ranks act as if they were on two hosts.
 add_executable(rank_program ${PROJECT_SOURCE_DIR}/tests/ranks/rank_program.cpp)
 target_link_libraries(rank_program PRIVATE convoy)
