@@ -45,6 +45,10 @@ struct StepArguments {
     add_count(command, "--pairs", options.pairs, 1, "rounds");
     command.add_option("--torch", options.torch_python, "Python with PyTorch, to take turns with")->type_name("PYTHON");
     command.add_option("--peer", options.peer_script, "the peer's script")->capture_default_str()->type_name("FILE");
+    command.add_flag("--torch-compile", options.peer_compiled, "the peer's network by torch.compile");
+    command.add_option("--peer-timeout", options.peer_timeout, "seconds that an answer of the peer may take")
+        ->capture_default_str()
+        ->check(number_between(1, 1e6));
     command.add_option("--json", json, "write every time to a file")->type_name("FILE");
     options.peer_script = "bench/torch_peer/step.py";
   }

@@ -136,7 +136,8 @@ Shapes in comments are those of a batch of 2 at {}x{}.
       shared.fixed_size ? "Images have one size." : "Images may have any size that the network takes.", size.height,
       size.width);
   text += kTorchImports;
-  text += fmt::format("\nNAME = \"{}\"\nCLASSES = {}\nSIZE = ({}, {})\n", what.title, what.classes, size.height,
+  text += torch_functions(forward_training + forward_eval + losses);
+  text += fmt::format("\n\nNAME = \"{}\"\nCLASSES = {}\nSIZE = ({}, {})\n", what.title, what.classes, size.height,
                       size.width);
   text +=
       fmt::format(R"py(

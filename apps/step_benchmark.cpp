@@ -1,18 +1,18 @@
 #include "apps/step_benchmark.h"
 
-#include <fcntl.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include <stdlib.h>
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
-#include <cstdio>
+#include <filesystem>
 
+#include "apps/export_torch.h"
 #include "apps/progress.h"
+#include "apps/torch_peer.h"
 #include "engine/optimizer.h"
 #include "engine/rng.h"
 #include "engine/session.h"
+#include "io/file.h"
 #include "kernels/isa.h"
 #include "nets/network.h"
 
@@ -22,79 +22,50 @@ namespace {
 
 using nlohmann::json;
 
-/// bench/torch_peer/step.py --server at the other end of two pipes: a command per line, a JSON object per answer.
-class PeerProcess {
- public:
-  PeerProcess(const StepBenchmarkOptions& o, const std::string& format) : format_(format) {
-    const std::string net = o.net == "FastSCNN" ? "fast_scnn" : "bisenet";
-    std::vector<std::string> arguments{o.torch_python, o.peer_script,
-                                       "--net",        net,
-                                       "--size",       fmt::format("{}x{}", o.height, o.width),
-                                       "--batch",      std::to_string(o.batch),
-                                       "--threads",    std::to_string(o.threads),
-                                       "--format",     format,
-                                       "--server"};
-    if (o.aux && net == "bisenet") arguments.emplace_back("--aux");
-    std::signal(SIGPIPE, SIG_IGN);  // a peer that ends is noticed by its missing answer
-    int to_peer[2], from_peer[2];   // closed on exec, or a second peer would keep the first one's input open
-    CONVOY_CHECK(pipe2(to_peer, O_CLOEXEC) == 0 && pipe2(from_peer, O_CLOEXEC) == 0,
-                 "no pipe could be made for the PyTorch peer");
-    pid_ = fork();
-    CONVOY_CHECK(pid_ >= 0, "the PyTorch peer could not be started");
-    if (pid_ == 0) {
-      dup2(to_peer[0], STDIN_FILENO);
-      dup2(from_peer[1], STDOUT_FILENO);
-      for (const int fd : {to_peer[0], to_peer[1], from_peer[0], from_peer[1]}) close(fd);
-      std::vector<char*> argv;
-      for (std::string& a : arguments) argv.push_back(a.data());
-      argv.push_back(nullptr);
-      execv(argv[0], argv.data());
-      _exit(127);
-    }
-    close(to_peer[0]);
-    close(from_peer[1]);
-    in_ = fdopen(to_peer[1], "w");
-    out_ = fdopen(from_peer[0], "r");
-    announcement_ = read_answer("its announcement");
-    ask("warmup");
-  }
-  ~PeerProcess() {
-    std::fclose(in_);  // the end of its input ends it
-    std::fclose(out_);
-    waitpid(pid_, nullptr, 0);
-  }
-  PeerProcess(const PeerProcess&) = delete;
-  PeerProcess& operator=(const PeerProcess&) = delete;
-
-  json ask(const std::string& command) {
-    std::fprintf(in_, "%s\n", command.c_str());
-    std::fflush(in_);
-    return read_answer(command);
-  }
-  const json& announcement() const { return announcement_; }
-  const std::string& format() const { return format_; }
-
- private:
-  json read_answer(const std::string& what) {
-    std::string line;
-    for (int c = std::fgetc(out_); c != EOF && c != '\n'; c = std::fgetc(out_)) line.push_back(static_cast<char>(c));
-    CONVOY_CHECK(!line.empty(),
-                 "the PyTorch peer ended instead of answering '{}'; run bench/torch_peer/step.py by hand to see why",
-                 what);
-    json answer = json::parse(line, nullptr, false);
-    CONVOY_CHECK(answer.is_object(), "the PyTorch peer answered '{}' with '{}', which is no JSON object", what,
-                 line.substr(0, 200));
-    return answer;
-  }
-
-  std::string format_;
-  pid_t pid_ = -1;
-  std::FILE *in_ = nullptr, *out_ = nullptr;
-  json announcement_;
-};
-
 NetworkOptions network_options(const StepBenchmarkOptions& o) {
   return {.name = o.net, .backbone = o.backbone, .classes = o.classes, .aux = o.aux};
+}
+
+/// The network as a Python file, which goes away with this.
+class PeerModule {
+ public:
+  explicit PeerModule(const StepBenchmarkOptions& o) {
+    std::string pattern = (std::filesystem::temp_directory_path() / "convoy-peer-XXXXXX").string();
+    CONVOY_CHECK(mkdtemp(pattern.data()), "no temporary folder '{}' could be made", pattern);
+    folder_ = pattern;
+    ParamStore store;
+    const auto network = make_network(network_options(o), store);
+    const auto loss = [&](const std::vector<NamedValue>& outputs, Value target) {
+      return mixed_softmax_cross_entropy(outputs, target, {.aux = o.aux});
+    };
+    write_text_file(file(), export_torch({*network, store, o.net, o.classes, {o.height, o.width}}, loss));
+  }
+  ~PeerModule() {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+  PeerModule(const PeerModule&) = delete;
+  PeerModule& operator=(const PeerModule&) = delete;
+
+  std::string file() const { return folder_ / "net.py"; }
+
+ private:
+  std::filesystem::path folder_;
+};
+
+std::unique_ptr<TorchPeer> start_peer(const StepBenchmarkOptions& o, const std::string& module,
+                                      const std::string& format) {
+  std::vector<std::string> words{o.torch_python, o.peer_script,
+                                 module,         "--server",
+                                 "--size",       fmt::format("{}x{}", o.height, o.width),
+                                 "--batch",      std::to_string(o.batch),
+                                 "--threads",    std::to_string(o.threads),
+                                 "--warmup",     std::to_string(std::max(o.warmup, 1)),
+                                 "--format",     format};
+  if (o.peer_compiled) words.emplace_back("--compile");
+  auto peer = std::make_unique<TorchPeer>(words, o.peer_timeout);
+  peer->ask("warmup");
+  return peer;
 }
 
 }  // namespace
@@ -180,10 +151,13 @@ json run_step_benchmark(const StepBenchmarkOptions& options) {
   const int64_t startup = peak_memory_bytes();
   BenchmarkStep ours(options);
   for (int i = 0; i < options.warmup; ++i) ours.run();
-  std::vector<std::unique_ptr<PeerProcess>> peers;
-  if (!options.torch_python.empty())
-    for (const char* format : {"nchw", "channels_last"})
-      peers.push_back(std::make_unique<PeerProcess>(options, format));
+  std::unique_ptr<PeerModule> module;
+  std::vector<std::unique_ptr<TorchPeer>> peers;
+  const std::vector<std::string> formats{"nchw", "channels_last"};
+  if (!options.torch_python.empty()) {
+    module = std::make_unique<PeerModule>(options);
+    for (const std::string& format : formats) peers.push_back(start_peer(options, module->file(), format));
+  }
 
   std::vector<double> our_seconds;
   std::vector<std::vector<double>> peer_seconds(peers.size()), ratios(peers.size());
@@ -207,10 +181,10 @@ json run_step_benchmark(const StepBenchmarkOptions& options) {
                 {"parameter_bytes", ours.parameter_bytes()}}}};
   for (size_t k = 0; k < peers.size(); ++k) {
     result["peer"] = peers[k]->announcement();
-    result[peers[k]->format()] = {{"seconds", peer_seconds[k]},
-                                  {"median_seconds", median(peer_seconds[k])},
-                                  {"ratio_to_ours", median(ratios[k])},
-                                  {"peak_bytes", peers[k]->ask("memory").at("memory_bytes")}};
+    result[formats[k]] = {{"seconds", peer_seconds[k]},
+                          {"median_seconds", median(peer_seconds[k])},
+                          {"ratio_to_ours", median(ratios[k])},
+                          {"peak_bytes", peers[k]->ask("memory").at("memory_bytes")}};
   }
   return result;
 }

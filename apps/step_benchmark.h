@@ -21,8 +21,10 @@ struct StepBenchmarkOptions {
   size_t bucket_bytes = ContextOptions{}.bucket_bytes;
   int warmup = 3;
   int pairs = 7;
-  std::string torch_python;  ///< Python with PyTorch; empty: only our own steps
-  std::string peer_script;   ///< bench/torch_peer/step.py
+  std::string torch_python;    ///< Python with PyTorch; empty: only our own steps
+  std::string peer_script;     ///< bench/torch_peer/step.py
+  bool peer_compiled = false;  ///< by torch.compile
+  double peer_timeout = 600;   ///< seconds that an answer of the peer may take
 };
 
 /// One network on random data: forward, mixed softmax cross entropy, backward, SGD (momentum 0.9, decay 1e-4).
@@ -49,9 +51,11 @@ class BenchmarkStep {
 
 double median(std::vector<double> values);
 
-/// Our steps and the peer's (both of its memory formats) in turns, round by round. The result holds every time, the
+/// Our steps and those of the same network as export_torch writes it (in both of PyTorch's memory formats) in turns,
+/// round by round. The result holds every time, the
 /// medians, the ratio peer / ours of each round and its median, and the peak memory of each side minus its value after
-/// start-up. Throws Error when the peer cannot be started.
+/// start-up. Throws Error when the peer cannot be started, ends, or
+/// does not answer in time.
 nlohmann::json run_step_benchmark(const StepBenchmarkOptions& options);
 
 }  // namespace convoy

@@ -75,6 +75,14 @@ std::string write_concat(TorchCall& c) {
   return fmt::format("torch.cat(({}), 1)", parts);
 }
 
+/// NAME(input 0, input 1, ...): a function of torch_python.cpp, or one of PyTorch's own.
+template <const char* kName>
+std::string write_function(TorchCall& c) {
+  std::string arguments;
+  for (int i = 0; i < c.inputs(); ++i) arguments += (i ? ", " : "") + c.input(i);
+  return fmt::format("{}({})", kName, arguments);
+}
+
 std::string write_slice(TorchCall& c) {
   const int64_t first = c.literal("first");
   return fmt::format("{}[:, {}:{}]", c.input(0), first, first + c.literal("count"));
@@ -98,6 +106,9 @@ std::string write_softmax_ce(TorchCall& c) {
                      c.input(2));
 }
 
+constexpr char kCaWeight[] = "ca_weight", kCaMap[] = "ca_map", kPositionAttention[] = "position_attention",
+               kChannelAttention[] = "channel_attention", kEncoding[] = "encnet_encoding";
+
 const std::map<std::string, TorchForm> kForms = {
     {"conv2d", write_conv2d},
     {"bn_apply", write_batch_norm},
@@ -119,8 +130,14 @@ const std::map<std::string, TorchForm> kForms = {
      }},
     {"resize_nearest",
      [](TorchCall& c) { return fmt::format("F.interpolate({}, size={})", c.input(0), c.size("h", "w")); }},
+    {"reshape", [](TorchCall& c) { return fmt::format("{}.reshape({})", c.input(0), c.output_shape(0)); }},
     {"concat", write_concat},
     {"slice_channels", write_slice},
+    {"ca_weight", write_function<kCaWeight>},
+    {"ca_map", write_function<kCaMap>},
+    {"position_attention", write_function<kPositionAttention>},
+    {"channel_attention", write_function<kChannelAttention>},
+    {"encnet_encoding", write_function<kEncoding>},
     {"dropout", write_dropout},
     {"label_weight_sum", write_label_weight_sum},
     {"softmax_ce", write_softmax_ce},

@@ -24,6 +24,8 @@ class TorchCall {
   /// Extent of an output or input.
   virtual std::string output_extent(int output, int dim) = 0;
   virtual std::string input_extent(int i, int dim) = 0;
+  /// All extents of an output, with a comma in between; one that does not follow from others is -1.
+  virtual std::string output_shape(int output) = 0;
   /// (height, width) from two attributes: the size of a value where both are, else a pair.
   virtual std::string size(const std::string& height, const std::string& width) = 0;
   /// For a node whose statistics come from bn_stats or from buffers: "module, training, momentum" as they stand behind

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstring>
+#include <optional>
 
 #include "apps/torch_forms.h"
 #include "engine/op.h"
@@ -96,19 +97,25 @@ class Writer {
     fail("{}: {} is not there when it is read", node.name, op);
   }
 
-  /// A number of the graph: a literal, or an expression of an extent that is known by then.
-  std::string number(NodeId reader, const std::function<int64_t(const Graph&)>& of) {
+  /// A number of the graph: a literal, or an expression of an extent that is known by then; nothing where it varies
+  /// without being one.
+  std::optional<std::string> known_number(NodeId reader, const std::function<int64_t(const Graph&)>& of) {
     const std::vector<int64_t> numbers = traces_.at_each_size(of);
     if (std::all_of(numbers.begin(), numbers.end(), [&](int64_t n) { return n == numbers[0]; }))
       return std::to_string(numbers[0]);
-    if (const auto found = find_extent(traces_, numbers, extents_before(reader))) {
-      std::string text = fmt::format("{}.shape[{}]", expression(found->value), found->dim);
-      if (found->factor > 1) text = fmt::format("{} * {}", found->factor, text);
-      if (found->divisor > 1) text = fmt::format("{} // {}", text, found->divisor);
-      return text;
-    }
+    const auto found = find_extent(traces_, numbers, extents_before(reader));
+    if (!found) return {};
+    std::string text = fmt::format("{}.shape[{}]", expression(found->value), found->dim);
+    if (found->factor > 1) text = fmt::format("{} * {}", found->factor, text);
+    if (found->divisor > 1) text = fmt::format("{} // {}", text, found->divisor);
+    return text;
+  }
+
+  /// The same; what varies without being an extent is taken as it is at the exported size.
+  std::string number(NodeId reader, const std::function<int64_t(const Graph&)>& of) {
+    if (auto known = known_number(reader, of)) return *known;
     network_.fixed_size = true;
-    return std::to_string(numbers[0]);
+    return std::to_string(of(graph_));
   }
 
   /// Values whose extents a node may ask for: its own inputs, then the image, then what is still to be read anyway,
@@ -203,6 +210,23 @@ class Call : public TorchCall {
   std::string input_extent(int i, int dim) override {
     return writer_.number(
         id_, [&](const Graph& graph) { return graph.node(id_).inputs[static_cast<size_t>(i)].shape()[dim]; });
+  }
+  std::string output_shape(int output) override {
+    std::string text;
+    bool inferred = false;
+    for (int dim = 0; dim < node_.outputs[static_cast<size_t>(output)].shape.rank(); ++dim) {
+      const auto extent = [&](const Graph& graph) {
+        return graph.node(id_).outputs[static_cast<size_t>(output)].shape[dim];
+      };
+      if (dim > 0) text += ", ";
+      if (const auto known = writer_.known_number(id_, extent)) {
+        text += *known;
+      } else {
+        text += inferred ? writer_.number(id_, extent) : "-1";
+        inferred = true;
+      }
+    }
+    return text;
   }
   std::string size(const std::string& height, const std::string& width) override {
     const std::string h = integer(height), w = integer(width), of_height = ".shape[2]", of_width = ".shape[3]";

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Times whole training steps in PyTorch: forward, mixed cross entropy, backward, SGD (momentum .9, decay 1e-4).
+"""Times whole training steps in PyTorch: forward, loss, backward, SGD (momentum .9, decay 1e-4) of an exported network.
 
-Alone:   step.py --net bisenet --size 256x512 --batch 2 --threads 2 --format channels_last --pairs 7
+Alone:   convoy plan --export-torch BiSeNet
+         step.py BiSeNet.py --size 256x512 --batch 2 --threads 2 --format channels_last --pairs 7
          one JSON object: the seconds of every step, their median, peak memory.
 Server:  the same with --server: one JSON object per line.  The first announces {"torch", "threads", ...}; then for
          each line on stdin:
@@ -16,6 +17,7 @@ two programs that take turns on the same cores, so that the waiting one does not
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import statistics
@@ -25,12 +27,12 @@ import time
 
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--net", choices=("bisenet", "fast_scnn"), required=True)
+    parser.add_argument("module", metavar="FILE.py", help="what convoy plan --export-torch wrote")
     parser.add_argument("--size", default="256x512", help="HxW of the input (default %(default)s)")
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--format", choices=("nchw", "channels_last"), default="nchw", help="memory format")
-    parser.add_argument("--aux", action="store_true", help="BiSeNet with its two extra heads (Fast-SCNN has them)")
+    parser.add_argument("--compile", action="store_true", help="by torch.compile")
     parser.add_argument("--pairs", type=int, default=7, help="timed steps without --server (default %(default)s)")
     parser.add_argument("--warmup", type=int, default=3, help="steps of one warm-up (default %(default)s)")
     parser.add_argument("--sgd", choices=("plain", "foreach", "fused"), default="fused", help="form of the optimizer")
@@ -40,9 +42,6 @@ def parse_args():
         args.height, args.width = (int(v) for v in args.size.split("x"))
     except ValueError:
         parser.error(f"--size {args.size}: expected HxW, for example 256x512")
-    step = 32 if args.net == "fast_scnn" else 16
-    if args.height < step or args.width < step or args.height % step or args.width % step:
-        parser.error(f"--size {args.size}: {args.net} needs multiples of {step}")
     if args.batch < 2:
         parser.error("--batch must be at least 2: batch norm behind a global pooling needs two values per channel")
     if min(args.threads, args.pairs, args.warmup) < 1:
@@ -63,10 +62,15 @@ ARGS = parse_args()  # before the slow import, so that --help and mistakes answe
 
 import torch  # noqa: E402
 
-from networks import BiSeNet, FastScnn, mixed_cross_entropy  # noqa: E402
-
 STARTUP_HWM = status_bytes("VmHWM")
 STARTUP_RSS = status_bytes("VmRSS")
+
+
+def load_module(path):
+    spec = importlib.util.spec_from_file_location("exported", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 class TrainingStep:
@@ -76,14 +80,18 @@ class TrainingStep:
         torch.set_num_threads(args.threads)
         torch.manual_seed(1)
         shape = (args.batch, args.height, args.width)
-        self.net = FastScnn() if args.net == "fast_scnn" else BiSeNet(aux=args.aux)
+        module = load_module(args.module)
+        self.name = module.NAME
+        self.net = module.Net()
+        self.net.dropout = True
         self.images = torch.randn(shape[0], 3, *shape[1:])
-        self.labels = torch.randint(0, 19, shape)
+        self.labels = torch.randint(0, module.CLASSES, shape)
         self.labels[torch.rand(shape) < 0.1] = -1
         if args.format == "channels_last":
             self.net = self.net.to(memory_format=torch.channels_last)
             self.images = self.images.contiguous(memory_format=torch.channels_last)
         self.net.train()
+        self.forward = torch.compile(self.net) if args.compile else self.net
         # Parameters that never get a gradient (the backbone's unused classifier) are skipped by the optimizer.
         form = {"foreach": args.sgd == "foreach", "fused": args.sgd == "fused"}
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4, **form)
@@ -92,7 +100,7 @@ class TrainingStep:
         """One step; returns its wall seconds, CPU seconds over all threads, and the loss."""
         start, cpu_start = time.perf_counter(), time.process_time()
         self.optimizer.zero_grad(set_to_none=True)
-        loss = mixed_cross_entropy(self.net(self.images), self.labels)
+        loss = self.net.loss(self.forward(self.images), self.labels)
         loss.backward()
         self.optimizer.step()
         value = loss.item()
@@ -116,12 +124,12 @@ def memory():
     }
 
 
-def describe(args):
+def describe(step, args):
     return {
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
-        "net": args.net,
-        "aux": args.net == "fast_scnn" or args.aux,
+        "net": step.name,
+        "compiled": args.compile,
         "size": [args.height, args.width],
         "batch": args.batch,
         "format": args.format,
@@ -142,7 +150,7 @@ def answer(command, step, args):
 
 
 def serve(step, args):
-    print(json.dumps(describe(args)), flush=True)
+    print(json.dumps(describe(step, args)), flush=True)
     for line in sys.stdin:
         command = line.strip()
         if command == "quit":
@@ -160,7 +168,7 @@ def main():
     runs = [step.run() for _ in range(ARGS.pairs)]
     columns = {key: [run[key] for run in runs] for key in ("seconds", "cpu_seconds")}
     medians = {f"median_{key}": statistics.median(values) for key, values in columns.items()}
-    print(json.dumps({**describe(ARGS), **columns, **medians, "loss": runs[-1]["loss"], **memory()}))
+    print(json.dumps({**describe(step, ARGS), **columns, **medians, "loss": runs[-1]["loss"], **memory()}))
 
 
 if __name__ == "__main__":
