@@ -30,7 +30,7 @@ void draw_state(ParamStore& store, uint64_t seed) {
 
 NamedTensor named(const std::string& name, const Tensor& tensor) {
   return copy_tensor({.name = name,
-                      .dtype = tensor.dtype(),
+                      .dtype = element_type(tensor.dtype()),
                       .shape = tensor.shape().to_vector(),
                       .data = tensor.view().data,
                       .owned = {}});
@@ -38,10 +38,11 @@ NamedTensor named(const std::string& name, const Tensor& tensor) {
 
 class ValueWriter {
  public:
-  ValueWriter(const NetworkOptions& network, int64_t batch, SizeHW size, const LossFunction& loss,
-              const ContextOptions& options, uint64_t seed)
-      : context_(options), network_(make_network(network, store_)), loss_(loss) {
-    require_fitting(*network_, network.name, size);
+  ValueWriter(const TorchExport& what, int64_t batch, const LossFunction& loss, const ContextOptions& options,
+              uint64_t seed)
+      : context_(options), network_(what.network), store_(what.store), loss_(loss) {
+    const SizeHW size = what.size;
+    require_fitting(network_, what.title, size);
     draw_state(store_, seed);
     image_ = Tensor::empty(DType::kF32, {batch, 3, size.height, size.width});
     target_ = Tensor::empty(DType::kI32, {batch, size.height, size.width});
@@ -52,7 +53,7 @@ class ValueWriter {
     for (int64_t i = 0; i < target_.shape().count(); ++i) {
       const auto k = static_cast<uint64_t>(i);
       static_cast<int32_t*>(target_.view().data)[i] =
-          ignored[k] < 0.1 ? -1 : static_cast<int32_t>(std::floor(labels[k] * static_cast<double>(network.classes)));
+          ignored[k] < 0.1 ? -1 : static_cast<int32_t>(std::floor(labels[k] * static_cast<double>(what.classes)));
     }
     for (size_t p = 0; p < store_.parameters().size(); ++p) {
       const Parameter& parameter = store_.parameters()[p];
@@ -77,8 +78,8 @@ class ValueWriter {
 
  private:
   void add(const std::string& name, const Shape& shape, const float* values) {
-    tensors_.push_back(
-        copy_tensor({.name = name, .dtype = DType::kF32, .shape = shape.to_vector(), .data = values, .owned = {}}));
+    tensors_.push_back(copy_tensor(
+        {.name = name, .dtype = ElementType::kF32, .shape = shape.to_vector(), .data = values, .owned = {}}));
   }
 
   void write_pass(Mode mode, const std::string& prefix) {
@@ -86,7 +87,7 @@ class ValueWriter {
     Builder builder{.graph = graph, .mode = mode, .dropout = false};
     const Value image = graph.input("image", DType::kF32, image_.shape()),
                 target = graph.input("target", DType::kI32, target_.shape());
-    const std::vector<NamedValue> outputs = network_->forward(builder, image);
+    const std::vector<NamedValue> outputs = network_.forward(builder, image);
     std::vector<Value> targets;
     for (const NamedValue& o : outputs) targets.push_back(o.value);
     for (Parameter& p : store_.parameters()) p.has_gradient = false;
@@ -111,8 +112,8 @@ class ValueWriter {
   }
 
   Context context_;
-  ParamStore store_;
-  std::unique_ptr<Network> network_;
+  const Network& network_;
+  ParamStore& store_;
   const LossFunction& loss_;
   Tensor image_, target_;
   std::vector<NamedTensor> tensors_;
@@ -120,9 +121,9 @@ class ValueWriter {
 
 }  // namespace
 
-void export_values(const std::filesystem::path& file, const NetworkOptions& network, int64_t batch, SizeHW size,
-                   const LossFunction& loss, const ContextOptions& options, uint64_t seed) {
-  write_safetensors(file, ValueWriter(network, batch, size, loss, options, seed).write());
+void export_values(const std::filesystem::path& file, const TorchExport& what, int64_t batch, const LossFunction& loss,
+                   const ContextOptions& options, uint64_t seed) {
+  write_safetensors(file, ValueWriter(what, batch, loss, options, seed).write());
 }
 
 }  // namespace convoy

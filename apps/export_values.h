@@ -2,7 +2,7 @@
 #pragma once
 #include <filesystem>
 
-#include "apps/torch_trace.h"
+#include "apps/export_torch.h"
 
 namespace convoy {
 
@@ -12,7 +12,7 @@ namespace convoy {
 /// pass. Weights are drawn as a training with `seed` draws them; what starts as a constant (norms, their statistics,
 /// gates) is then moved by up to a tenth, so that nothing is left out. Throws Error where the size does not fit the
 /// network.
-void export_values(const std::filesystem::path& file, const NetworkOptions& network, int64_t batch, SizeHW size,
-                   const LossFunction& loss, const ContextOptions& options, uint64_t seed);
+void export_values(const std::filesystem::path& file, const TorchExport& what, int64_t batch, const LossFunction& loss,
+                   const ContextOptions& options, uint64_t seed);
 
 }  // namespace convoy

@@ -156,25 +156,26 @@ void export_network(const PlanArguments& args) {
   const int64_t classes =
       bare && config.dataset.name.empty() && config.dataset.num_classes == 0 ? 19 : class_count(config);
   NetworkOptions network = network_options(config, classes);
+  if (bare && network.backbone.empty()) network.backbone = light_options(network.name).backbone;
   const std::string title = network.name + (network.backbone.empty() ? "" : " on " + network.backbone) +
                             (network.aux ? ", auxiliary heads" : "");
-  if (bare && network.backbone.empty()) network.backbone = "resnet18";  // for networks that have one
   SizeHW size = bare ? SizeHW{256, 512} : config.train.crop_size;
   if (!args.size.empty()) size = parse_size(args.size);
   const LossFunction loss = [&](const std::vector<NamedValue>& outputs, Value target) {
     return mixed_softmax_cross_entropy(
         outputs, target, {.aux = config.solver.aux, .aux_weight = config.solver.aux_weight, .ignore = kIgnoreLabel});
   };
+  ParamStore store;
+  const auto made = make_network(network, store);
+  const TorchExport what{*made, store, title, classes, size};
   if (!file.empty()) {
-    ParamStore store;
-    const auto made = make_network(network, store);
-    write_text_file(file, export_torch({*made, store, title, classes, size}, loss));
-    fmt::print("{}: {} for PyTorch\n", file, network.name);
+    write_text_file(file, export_torch(what, loss));
+    fmt::print("{}: {} for PyTorch\n", file, title);
   }
   if (!args.export_values.empty()) {
-    export_values(args.export_values, network, args.batch ? args.batch : 2, size, loss, args.context.options(),
+    export_values(args.export_values, what, args.batch ? args.batch : 2, loss, args.context.options(),
                   static_cast<uint64_t>(config.seed));
-    fmt::print("{}: weights and values of {}\n", args.export_values, network.name);
+    fmt::print("{}: weights and values of {}\n", args.export_values, title);
   }
 }
 

@@ -21,8 +21,17 @@ LIMIT = 1e-4
 SECONDS = 600  # for one command
 # By network: settings of each case, and sizes. The first size is the exported one; odd ones where the network takes them.
 CASES = {
-    "FastSCNN": [([], ["64x96", "128x64"])],
-    "BiSeNet": [(["MODEL.BACKBONE", "resnet18", "SOLVER.AUX", "True"], ["64x96", "65x97"])],
+    "BiSeNet": [("MODEL.BACKBONE resnet18 SOLVER.AUX True", ["64x96", "65x97"])],
+    "DeepLabV3_Plus": [
+        ("MODEL.BACKBONE mobilenet_v2", ["64x96", "65x97"]),
+        ("MODEL.BACKBONE resnet50 MODEL.OUTPUT_STRIDE 8 SOLVER.AUX True", ["64x96", "65x97"]),
+        ("MODEL.BACKBONE xception65 MODEL.BN_EPS_FOR_ENCODER 1e-3", ["64x96", "65x97"]),
+        (
+            "MODEL.BACKBONE mobilenet_v2 MODEL.DEEPLABV3_PLUS.USE_ASPP False MODEL.DEEPLABV3_PLUS.ENABLE_DECODER False",
+            ["65x97"],
+        ),
+    ],
+    "FastSCNN": [("", ["64x96", "128x64"])],
 }
 
 
@@ -50,13 +59,13 @@ def convoy(program, arguments):
 def check_case(args, folder, name, settings, sizes):
     """Prints a line per size; whether all agree."""
     file, values = os.path.join(folder, "net.py"), os.path.join(folder, "values.safetensors")
-    network = ["MODEL.MODEL_NAME", name, "DATASET.NAME", "cityscape", *settings]
+    network = ["MODEL.MODEL_NAME", name, "DATASET.NAME", "cityscape", *settings.split()]
     convoy(args.convoy, ["--export-torch", file, "--size", sizes[0], *network])
     good = True
     for size in sizes:
         convoy(args.convoy, ["--export-values", values, "--size", size, "--batch", "2", *network])
         code, output, errors = command([sys.executable, file, "--check", values, "--limit", str(LIMIT), "--json"])
-        title = f"{' '.join([name, *settings])} {size}"
+        title = " ".join([name, settings, size])
         try:
             report = json.loads(output)
         except json.JSONDecodeError:

@@ -187,7 +187,7 @@ TEST_CASE("every registered network has a PyTorch file that takes any size") {
   for (const std::string& name : network_names()) {
     INFO(name);
     ParamStore store;
-    const NetworkOptions options{.name = name, .backbone = name == "FastSCNN" ? "" : "resnet18", .aux = true};
+    const NetworkOptions options = light_options(name);
     const auto network = make_network(options, store);
     const SizeHW size{fitting_extent(*network, 64), fitting_extent(*network, 96)};
     const std::string text = export_torch({*network, store, name, options.classes, size}, plain_loss);
