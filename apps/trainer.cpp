@@ -181,6 +181,10 @@ void Trainer::log_start() {
              crop.width, ranks > 1 ? fmt::format(", divided {}", division_text(batch_plan_, shard_.global, ranks)) : "",
              total_steps_, steps_per_epoch_, ranks > 1 ? "" : fmt::format(", {} threads", context_.threads()),
              static_cast<double>(training_step_->plan().arena_bytes) / (1 << 20));
+  const PredictionOptions& prediction = predictor_->options();
+  if (val_data_ && !prediction.text().empty())
+    log().info("evaluations: {} ({} passes for each image; TEST.* in the configuration)", prediction.text(),
+               prediction.passes());
   if (ranks > 1 && config_.train.global_batch == 0)
     log().info(
         "global batch {} = BATCH_SIZE {} on {} ranks; set TRAIN.GLOBAL_BATCH to keep it when the number of ranks "

@@ -178,6 +178,16 @@ TEST_CASE("the legacy rules add up logits and resize with aligned corners") {
   CHECK(largest_difference(setup.scores(image, {.scales = {1, 1.5}, .legacy = true}), expected) < 1e-4);
 }
 
+TEST_CASE("the legacy rules find the image again in a mirrored input that is padded on the left") {
+  Setup setup(3, 8);  // padding of zeros changes nothing for this network, but looking in the wrong place would
+  const Image image = noise(10, 14);
+  auto expected = mirror_scores(setup.logits(mirror_image(image)), 14);
+  const auto plain = setup.logits(image);
+  for (size_t i = 0; i < expected.size(); ++i) expected[i] += plain[i];
+  const auto scores = setup.scores(image, {.flip = true, .crop_size = SizeHW{16, 40}, .legacy = true});
+  CHECK(largest_difference(scores, expected) < 1e-5);
+}
+
 TEST_CASE("a symmetric image has symmetric scores when it is mirrored, too") {
   Setup setup(3, 8, true);  // 8: what is padded lies on one side only
   Image image = noise(12, 20);
