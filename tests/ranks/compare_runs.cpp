@@ -24,10 +24,10 @@ namespace {
 
 constexpr char kMomentum[] = "optimizer.momentum.";
 
-std::vector<nlohmann::json> metrics_of(const fs::path& run, bool evaluations) {
+std::vector<nlohmann::ordered_json> metrics_of(const fs::path& run, bool evaluations) {
   int64_t damaged = 0;
-  std::vector<nlohmann::json> chosen;
-  for (const nlohmann::json& object : read_metrics(run / "metrics.jsonl", &damaged))
+  std::vector<nlohmann::ordered_json> chosen;
+  for (const nlohmann::ordered_json& object : read_metrics(run / "metrics.jsonl", &damaged))
     if (object.value("eval", false) == evaluations) chosen.push_back(object);
   CONVOY_CHECK(damaged == 0, "{}: {} damaged lines of metrics", run.string(), damaged);
   return chosen;
@@ -36,7 +36,7 @@ std::vector<nlohmann::json> metrics_of(const fs::path& run, bool evaluations) {
 /// Every step has one line with its loss: none is missing, none is there twice.
 std::vector<double> losses_of(const fs::path& run) {
   std::vector<double> losses;
-  for (const nlohmann::json& object : metrics_of(run, false)) {
+  for (const nlohmann::ordered_json& object : metrics_of(run, false)) {
     const auto step = object.at("step").get<size_t>();
     CONVOY_CHECK(step == losses.size() + 1, "{}: step {} follows step {} in the metrics", run.string(), step,
                  losses.size());
