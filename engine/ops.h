@@ -14,6 +14,22 @@ using Conv2dOptions = Conv2dParams;
 /// Cross-correlation. weight (K, C/groups, kh, kw), bias (K) or empty.
 Value conv2d(Value x, Value weight, Value bias, const Conv2dOptions& options = {});
 
+struct ConvTranspose2dOptions {
+  Conv2dOptions geometry;
+  int64_t output_pad_h = 0, output_pad_w = 0;  ///< rows and columns added at the end, fewer than the stride
+};
+/// Transposed convolution: the gradient of a convolution with respect to its input. weight (C, K/groups, kh, kw), bias
+/// (K) or empty; height (H - 1) stride - 2 pad + dilation (kh - 1) + 1 + output_pad.
+Value conv_transpose2d(Value x, Value weight, Value bias, const ConvTranspose2dOptions& options = {});
+
+struct Conv1dOptions {
+  int64_t stride = 1, pad = 0, dilation = 1, groups = 1;
+};
+/// Cross-correlation of x (N,C,L). weight (K, C/groups, k), bias (K) or empty.
+Value conv1d(Value x, Value weight, Value bias, const Conv1dOptions& options = {});
+/// x (N,C) times the transpose of weight (K,C), plus bias (K) where there is one.
+Value linear(Value x, Value weight, Value bias);
+
 /// Per-channel mean and biased variance over n, h, w. Throws Error when there are fewer than two values per channel.
 std::pair<Value, Value> bn_stats(Value x);
 /// Moves running_mean and running_var (unbiased) towards the batch's by `momentum` and counts the batch. An effect.
@@ -22,6 +38,12 @@ Value bn_update_running(Value x, Value mean, Value var, Value running_mean, Valu
 /// (x - mean) / sqrt(var + eps) * weight + bias. `batch_statistics`: mean and var came from bn_stats(x), and the
 /// gradient goes through them; otherwise they are constants.
 Value bn_apply(Value x, Value mean, Value var, Value weight, Value bias, double eps, bool batch_statistics);
+
+/// (x - mean) / sqrt(var + eps) * weight + bias with mean and biased variance of each image and group of C/groups
+/// channels.
+Value group_norm(Value x, Value weight, Value bias, int64_t groups, double eps = 1e-5);
+/// x / (sqrt(sum over c of x^2) + eps) * weight, weight (C): SSD's normalisation.
+Value l2_norm(Value x, Value weight, double eps = 1e-10);
 
 // Exchange between the lanes and ranks of a global batch (Graph::set_global_batch). Outputs are the same on all of
 // them.
@@ -47,6 +69,16 @@ inline Value sigmoid(Value x) {
   return activation(x, Activation::kSigmoid);
 }
 
+/// x where x > 0, else slope * x. Any shape.
+Value leaky_relu(Value x, double slope = 0.01);
+/// x * relu6(x + 3) / 6. Any shape.
+Value hardswish(Value x);
+/// x where x > 0, else slope * x; slope (C) or (1).
+Value prelu(Value x, Value slope);
+/// Over the channels (dim 1) of an image, or over the last dimension of a value of any rank.
+Value softmax(Value x, int dim);
+Value log_softmax(Value x, int dim);
+
 /// Element-wise, equal shapes.
 Value add(Value a, Value b);
 Value mul(Value a, Value b);
@@ -67,6 +99,9 @@ struct PoolOptions {
 };
 /// Maximum and its flat position h*W+w in each plane (i32); the first maximum wins.
 std::pair<Value, Value> max_pool2d(Value x, const PoolOptions& options);
+/// z at the places of a (out_h, out_w) map that index, of max_pool2d, gives for each; zero elsewhere. The last one
+/// counts where several have the same place. The step throws Error when an index lies outside of the map.
+Value max_unpool2d(Value z, Value index, int64_t out_h, int64_t out_w);
 Value avg_pool2d(Value x, const PoolOptions& options);
 /// PyTorch's bins: floor(i*H/O) up to ceil((i+1)*H/O), so they may overlap.
 Value adaptive_avg_pool2d(Value x, int64_t out_h, int64_t out_w);
@@ -77,6 +112,24 @@ inline Value global_avg_pool(Value x) {
 /// Bilinear resize to a size.
 Value resize_bilinear(Value x, int64_t out_h, int64_t out_w, bool align_corners = true);
 Value resize_nearest(Value x, int64_t out_h, int64_t out_w);
+/// Resizes to floor(H * factor_h), floor(W * factor_w); coordinates go by the factors, not by the sizes.
+Value resize_bilinear_by(Value x, double factor_h, double factor_w, bool align_corners = true);
+Value resize_nearest_by(Value x, double factor_h, double factor_w);
+/// Labels (N,H,W) i32 mixed bilinearly (align_corners) as float32 numbers, the ignore label too, and truncated toward
+/// zero: (N,out_h,out_w) i32. What ICNet's loss does.
+Value label_resize(Value labels, int64_t out_h, int64_t out_w);
+
+/// x at the places of grid (N,OH,OW,2), x before y, -1..1 over the image: (N,C,OH,OW). Bilinear, or the nearest pixel;
+/// zero outside. Gradients go to x and grid.
+Value grid_sample(Value x, Value grid, bool align_corners, bool nearest = false);
+
+/// Channels to pixels: y[c, h*factor + a, w*factor + b] = x[(c*factor + a)*factor + b, h, w].
+Value pixel_shuffle(Value x, int64_t factor);
+/// Data-dependent upsampling: a 1x1 convolution with weight (K*factor*factor, C, 1, 1), whose channel
+/// (a*factor + b)*K + k becomes channel k at row offset a, column offset b.
+Value dupsampling(Value x, Value weight, int64_t factor);
+/// Channel i*(C/groups) + j becomes channel j*groups + i.
+Value channel_shuffle(Value x, int64_t groups);
 
 /// The same elements in row-major order under another shape of as many.
 Value reshape(Value x, const Shape& shape);

@@ -11,8 +11,11 @@
 // accumulate           y += x
 // scale                y = x * factor; scale_by_scalar reads the factor from memory
 // activation           y = act(x); activation_backward: dx = dy * act'(x), from the output y
+// leaky_relu           y = x where x > 0, else slope * x; its backward reads x
+// hardswish            y = x * min(max(x + 3, 0), 6) / 6 (Howard et al. 2019); its backward reads x
 // fill                 y = value
 // Blocked images with v, gate of shape (N,C,1,1), in any layout:
+// add_bias             y = x + bias, C values
 // add_channel          y = x + v
 // mul_channel          y = x * gate; mul_channel_backward_gate: dgate = sum of dy * x over h, w
 CONVOY_CPU_KERNELS(void add(const View& a, const View& b, const View& y);
@@ -21,6 +24,11 @@ CONVOY_CPU_KERNELS(void add(const View& a, const View& b, const View& y);
                    void scale_by_scalar(const View& x, const float* factor, const View& y);
                    void fill(const View& y, float value); void activation(const View& x, Activation act, const View& y);
                    void activation_backward(const View& dy, const View& y, Activation act, const View& dx);
+                   void leaky_relu(const View& x, float slope, const View& y);
+                   void leaky_relu_backward(const View& dy, const View& x, float slope, const View& dx);
+                   void hardswish(const View& x, const View& y);
+                   void hardswish_backward(const View& dy, const View& x, const View& dx);
+                   void add_bias(const View& x, const float* bias, const View& y);
                    void add_channel(const View& x, const View& v, const View& y);
                    void mul_channel(const View& x, const View& gate, const View& y);
                    void mul_channel_backward_gate(const View& dy, const View& x, const View& dgate);)

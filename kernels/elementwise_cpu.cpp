@@ -116,6 +116,34 @@ void activation_backward(const View& dy, const View& y, Activation act, const Vi
     pointwise({&dy}, dx, [](const Vec* v) { return v[0]; });
 }
 
+void leaky_relu(const View& x, float slope, const View& y) {
+  pointwise({&x}, y, [slope](const Vec* v) { return v[0] > 0.0f ? v[0] : v[0] * slope; });
+}
+void leaky_relu_backward(const View& dy, const View& x, float slope, const View& dx) {
+  pointwise({&dy, &x}, dx, [slope](const Vec* v) { return v[1] > 0.0f ? v[0] : v[0] * slope; });
+}
+void hardswish(const View& x, const View& y) {
+  pointwise({&x}, y, [](const Vec* v) {
+    const Vec gate = activate<Activation::kRelu6>(v[0] + 3.0f);
+    return v[0] * gate * (1.0f / 6);
+  });
+}
+void hardswish_backward(const View& dy, const View& x, const View& dx) {
+  pointwise({&dy, &x}, dx, [](const Vec* v) {
+    const Vec inside = v[0] * (v[1] * (1.0f / 3) + 0.5f);
+    return v[1] < -3.0f ? Vec{} : (v[1] > 3.0f ? v[0] : inside);
+  });
+}
+
+void add_bias(const View& x, const float* bias, const View& y) {
+  for_each_chunk(x, 2 * kSumChunk, [&](int64_t n, int64_t b, int64_t first, int64_t last) {
+    const Vec shift = load_channels(bias, x.c, b);
+    const float* in = block_at(x, n, b);
+    float* out = block_at(y, n, b);
+    for (int64_t i = first * kBlock; i < last * kBlock; i += kBlock) store(out + i, load(in + i) + shift);
+  });
+}
+
 /// y = body(x, v) with v the vector of the image and channel block.
 template <class Body>
 static inline void per_channel(const View& x, const View& v, const View& y, const Body& body) {

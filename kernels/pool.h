@@ -23,9 +23,16 @@ struct Pool2d {
 // avg_pool, avg_pool_backward
 // adaptive_avg_pool           bin o averages [floor(o*H/OH), ceil((o+1)*H/OH)); bins may overlap, OH > H is allowed.
 // adaptive_avg_pool_backward
+// max_unpool                  y blocked (N,C,H,W) = z at the places that index (both N,C,OH,OW) gives, zero elsewhere;
+// the
+//                             last one stays where several have the same place. *bad = flat position in index, as
+//                             (N,C,OH,OW), of one that lies outside of the plane, which is left out, or -1.
+// max_unpool_backward         dz = dy at those places
 CONVOY_CPU_KERNELS(void max_pool(const View& x, const Pool2d& pool, const View& y, const View* index);
                    void max_pool_backward(const View& dy, const View& index, const Pool2d& pool, const View& dx);
                    void avg_pool(const View& x, const Pool2d& pool, const View& y);
                    void avg_pool_backward(const View& dy, const Pool2d& pool, const View& dx);
                    void adaptive_avg_pool(const View& x, const View& y);
-                   void adaptive_avg_pool_backward(const View& dy, const View& dx);)
+                   void adaptive_avg_pool_backward(const View& dy, const View& dx);
+                   void max_unpool(const View& z, const View& index, const View& y, int64_t* bad);
+                   void max_unpool_backward(const View& dy, const View& index, const View& dz);)

@@ -180,4 +180,54 @@ void adaptive_avg_pool_backward(const View& dy, const View& dx) {
   });
 }
 
+/// Where lane l of pixel p of block b of an index tensor points.
+static inline int32_t place(const View& index, int64_t n, int64_t b, int64_t p, int64_t l) {
+  int32_t at;
+  std::memcpy(&at, block_at(index, n, b) + p * kBlock + l, sizeof at);
+  return at;
+}
+
+// A scatter: a channel block of an image is the work of one thread.
+void max_unpool(const View& z, const View& index, const View& y, int64_t* bad) {
+  const int64_t blocks = y.blocks();
+  int64_t first_bad = z.count();
+  parallel_for(y.n * blocks, (y.pixels() + 2 * z.pixels()) * kBlock, [&](int64_t task) {
+    const int64_t n = task / blocks, b = task % blocks, lanes = smaller(kBlock, y.c - b * kBlock);
+    const float* in = block_at(z, n, b);
+    float* out = block_at(y, n, b);
+    for (int64_t i = 0; i < y.pixels() * kBlock; i += kBlock) store(out + i, Vec{});
+    int64_t found = z.count();
+    for (int64_t p = 0; p < z.pixels(); ++p) {
+      for (int64_t l = 0; l < lanes; ++l) {
+        const int32_t at = place(index, n, b, p, l);
+        if (at >= 0 && at < y.pixels())
+          out[at * kBlock + l] = in[p * kBlock + l];
+        else
+          found = smaller(found, (n * z.c + b * kBlock + l) * z.pixels() + p);
+      }
+    }
+    if (found < z.count()) {
+#pragma omp critical(max_unpool_bad_index)
+      first_bad = smaller(first_bad, found);
+    }
+  });
+  *bad = first_bad < z.count() ? first_bad : -1;
+}
+
+void max_unpool_backward(const View& dy, const View& index, const View& dz) {
+  for_each_row(dz, 2 * dz.w * kBlock, [&](int64_t n, int64_t b, int64_t row) {
+    const int64_t lanes = smaller(kBlock, dz.c - b * kBlock);
+    const float* gradient = block_at(dy, n, b);
+    float* to = block_at(dz, n, b);
+    for (int64_t p = row * dz.w; p < (row + 1) * dz.w; ++p) {
+      Vec v{};
+      for (int64_t l = 0; l < lanes; ++l) {
+        const int32_t at = place(index, n, b, p, l);
+        if (at >= 0 && at < dy.pixels()) v[l] = gradient[at * kBlock + l];
+      }
+      store(to + p * kBlock, v);
+    }
+  });
+}
+
 }  // namespace convoy::cpu::CONVOY_ISA

@@ -3,18 +3,9 @@
 #include <cmath>
 #include <tuple>
 
+#include "layers/initializers.h"
+
 namespace convoy {
-
-namespace {
-
-Initializer uniform_by_fan_in(int64_t fan_in) {
-  return {.kind = Initializer::Kind::kUniform, .a = 1 / std::sqrt(static_cast<double>(fan_in))};
-}
-Initializer constant(double value) {
-  return {.kind = Initializer::Kind::kConstant, .a = value};
-}
-
-}  // namespace
 
 ConvOptions ConvOptions::square(int64_t kernel, int64_t stride, std::optional<int64_t> pad, int64_t dilation,
                                 int64_t groups) {
@@ -57,8 +48,8 @@ Value Conv2d::operator()(Builder& b, Value x) const {
 
 BatchNorm2d::BatchNorm2d(const Scope& scope, int64_t channels)
     : path_(scope.path), eps_(scope.bn_eps), momentum_(scope.bn_momentum) {
-  scope.store.add_parameter(path_ + ".weight", {channels}, constant(1));
-  scope.store.add_parameter(path_ + ".bias", {channels}, constant(0));
+  scope.store.add_parameter(path_ + ".weight", {channels}, constant_init(1));
+  scope.store.add_parameter(path_ + ".bias", {channels}, constant_init(0));
   scope.store.add_buffer(path_ + ".running_mean", Tensor::zeros(DType::kF32, {channels}));
   scope.store.add_buffer(path_ + ".running_var",
                          Tensor::of({channels}, std::vector<float>(static_cast<size_t>(channels), 1.0f)));

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <functional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,12 @@ inline double l2_norm(const std::vector<float>& values) {
   double sum = 0;
   for (const float v : values) sum += static_cast<double>(v) * static_cast<double>(v);
   return std::sqrt(sum);
+}
+
+/// Ids of the golden cases that this process has compared.
+inline std::set<std::string>& compared_cases() {
+  static std::set<std::string> ids;
+  return ids;
 }
 
 /// The golden case as a case of this engine. Inputs whose name is in `integers` are bound as i32.
@@ -50,6 +57,7 @@ inline OpCase case_of(const golden::OpCase& g, Build build, const std::vector<st
 inline void compare(const golden::OpCase& g, const Build& build, const std::vector<std::string>& integers = {"t"},
                     double limit = kLimit) {
   INFO(g.id);
+  compared_cases().insert(g.id);
   try {
     const OpCase c = case_of(g, build, integers);
     const OpResult r = OpRun(c).run();
@@ -60,6 +68,7 @@ inline void compare(const golden::OpCase& g, const Build& build, const std::vect
       REQUIRE(o < r.outputs.size());
       CHECK(relative_l2(r.outputs[o++], y.values) < limit);
     }
+    CHECK(o == r.outputs.size());
     for (size_t i = 0; i < c.inputs.size(); ++i) {
       if (!c.inputs[i].differentiable) continue;
       INFO("gradient of " << c.inputs[i].name);

@@ -1,5 +1,5 @@
-// conv2d and its three gradients. Depthwise convolutions go to our own kernels, dense ones to oneDNN, and whatever
-// neither takes (or everything dense under --direct-conv) to the plain implementation.
+// conv2d and its three gradients, conv_transpose2d. Depthwise convolutions go to our own kernels, dense ones to oneDNN,
+// and whatever neither takes (or everything dense under --direct-conv) to the plain implementation.
 #include "engine/context.h"
 #include "engine/ops.h"
 #include "engine/ops/common.h"
@@ -7,6 +7,7 @@
 #include "kernels/conv2d.h"
 #include "kernels/conv2d_onednn.h"
 #include "kernels/depthwise.h"
+#include "kernels/elementwise.h"
 
 namespace convoy {
 
@@ -163,6 +164,53 @@ Kernel prepare_backward_data(const PrepareArgs& args) {
           .implementation = "direct"};
 }
 
+// Inputs (x, weight[, bias]): the gradient of a convolution with respect to its input, as an operator of its own.
+std::vector<TensorInfo> infer_transpose(const Node& node) {
+  const Shape& x = require_image(node, 0);
+  const Shape& w = node.inputs[1].shape();
+  const Conv2dParams p = params_of(node.attrs);
+  const int64_t add_h = node.attrs.integer("output_pad_h"), add_w = node.attrs.integer("output_pad_w");
+  CONVOY_CHECK(w.rank() == 4 && node.inputs[1].dtype() == DType::kF32,
+               "the weight must be f32 (C,K/groups,kh,kw), it is {} {}", dtype_name(node.inputs[1].dtype()), w.str());
+  CONVOY_CHECK(p.groups > 0 && x[1] % p.groups == 0 && w[0] == x[1],
+               "the input has {} channels in {} groups, the weight {} takes {}", x[1], p.groups, w.str(), w[0]);
+  CONVOY_CHECK(p.stride_h > 0 && p.stride_w > 0 && p.dilation_h > 0 && p.dilation_w > 0 && p.pad_h >= 0 && p.pad_w >= 0,
+               "strides {}x{} and dilations {}x{} must be positive, paddings {}x{} not negative", p.stride_h,
+               p.stride_w, p.dilation_h, p.dilation_w, p.pad_h, p.pad_w);
+  CONVOY_CHECK(add_h >= 0 && add_w >= 0 && add_h < p.stride_h && add_w < p.stride_w,
+               "the output padding {}x{} must be less than the stride {}x{}", add_h, add_w, p.stride_h, p.stride_w);
+  const int64_t channels = w[1] * p.groups;
+  if (node.inputs.size() > 2) require_shape(node, 2, {channels});
+  const int64_t h = (x[2] - 1) * p.stride_h - 2 * p.pad_h + p.dilation_h * (w[2] - 1) + 1 + add_h;
+  const int64_t width = (x[3] - 1) * p.stride_w - 2 * p.pad_w + p.dilation_w * (w[3] - 1) + 1 + add_w;
+  CONVOY_CHECK(h > 0 && width > 0, "padding {}x{} leaves nothing of the output of a {}x{} map and a {}x{} kernel",
+               p.pad_h, p.pad_w, x[2], x[3], w[2], w[3]);
+  return {{DType::kF32, {x[0], channels, h, width}}};
+}
+
+void grad_transpose(GradContext& g) {
+  const Value x = g.input(0), w = g.input(1), dy = g.d_output();
+  const Attrs attrs = to_attrs(params_of(g.node().attrs));
+  if (g.node().inputs.size() > 2 && g.needs(2)) g.set(2, g.graph.append("conv2d_backward_bias", {dy}));
+  if (g.needs(1)) g.set(1, g.graph.append("conv2d_backward_weights", {dy, x}, with_shape(attrs, w.shape())));
+  if (g.needs(0)) g.set(0, g.graph.append("conv2d", {dy, w}, attrs));
+}
+
+void layout_transpose(LayoutChoice& c) {
+  for (Layout& l : c.in) l = Layout::kNchw;
+  c.in[0] = Layout::kBlocked;
+}
+
+Kernel prepare_transpose(const PrepareArgs& args) {
+  Kernel kernel = prepare_backward_data(args);
+  if (args.in.size() > 2)
+    kernel.run = [run = std::move(kernel.run)](const KernelArgs& a) {
+      run(a);
+      CONVOY_CPU(add_bias, a.out[0], a.in[2].f32(), a.out[0]);
+    };
+  return kernel;
+}
+
 Kernel prepare_backward_weights(const PrepareArgs& args) {
   const Conv2dParams p = params_of(args.node.attrs);
   const Shape w = args.node.outputs[0].shape;
@@ -203,6 +251,33 @@ Value conv2d(Value x, Value weight, Value bias, const Conv2dOptions& options) {
   return x.graph->append("conv2d", std::move(inputs), to_attrs(options));
 }
 
+Value conv1d(Value x, Value weight, Value bias, const Conv1dOptions& options) {
+  const Shape &in = x.shape(), &w = weight.shape();
+  CONVOY_CHECK(in.rank() == 3 && w.rank() == 3,
+               "conv1d: the input must be (N,C,L) and the weight (K,C/groups,k), they are {} and {}", in.str(),
+               w.str());
+  const Conv2dOptions o{
+      .stride_w = options.stride, .pad_w = options.pad, .dilation_w = options.dilation, .groups = options.groups};
+  const Value y = conv2d(as_image(x), reshape(weight, {w[0], w[1], 1, w[2]}), bias, o);
+  return reshape(y, {in[0], w[0], y.shape()[3]});
+}
+
+Value linear(Value x, Value weight, Value bias) {
+  const Shape &in = x.shape(), &w = weight.shape();
+  CONVOY_CHECK(in.rank() == 2 && w.rank() == 2,
+               "linear: the input must be (N,C) and the weight (K,C), they are {} and {}", in.str(), w.str());
+  return flatten(conv2d(as_image(x), reshape(weight, {w[0], w[1], 1, 1}), bias));
+}
+
+Value conv_transpose2d(Value x, Value weight, Value bias, const ConvTranspose2dOptions& options) {
+  std::vector<Value> inputs{x, weight};
+  if (bias) inputs.push_back(bias);
+  Attrs attrs = to_attrs(options.geometry);
+  attrs.set("output_pad_h", options.output_pad_h);
+  attrs.set("output_pad_w", options.output_pad_w);
+  return x.graph->append("conv_transpose2d", std::move(inputs), std::move(attrs));
+}
+
 std::vector<OpDef> conv_ops() {
   return {
       {.name = "conv2d",
@@ -225,6 +300,13 @@ std::vector<OpDef> conv_ops() {
        .prepare_cpu = prepare_backward_weights,
        .takes_slices = false},
       {.name = "conv2d_backward_bias", .infer = infer_bias_grad, .prepare_cpu = prepare_backward_bias},
+      {.name = "conv_transpose2d",
+       .infer = infer_transpose,
+       .grad = grad_transpose,
+       .flops = backward_data_flops,
+       .layout = layout_transpose,
+       .prepare_cpu = prepare_transpose,
+       .takes_slices = false},
   };
 }
 

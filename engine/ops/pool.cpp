@@ -130,6 +130,38 @@ Kernel prepare_adaptive_backward(const PrepareArgs&) {
           .implementation = "gather"};
 }
 
+// Inputs (z, index).
+std::vector<TensorInfo> infer_unpool(const Node& node) {
+  const Shape& z = require_image(node, 0);
+  require_shape(node, 1, z, DType::kI32);
+  const int64_t h = node.attrs.integer("h"), w = node.attrs.integer("w");
+  CONVOY_CHECK(h > 0 && w > 0, "a map cannot be unpooled to {}x{}", h, w);
+  return {{DType::kF32, {z[0], z[1], h, w}}};
+}
+// Inputs (dy, index).
+std::vector<TensorInfo> infer_unpool_backward(const Node& node) {
+  require_image(node, 0);
+  return {{DType::kF32, node.inputs[1].shape()}};
+}
+void grad_unpool(GradContext& g) {
+  g.set(0, g.graph.append("max_unpool2d_backward", {g.d_output(), g.input(1)}));
+}
+Kernel prepare_unpool(const PrepareArgs& args) {
+  const int64_t h = args.out[0].h, w = args.out[0].w;
+  return {.run =
+              [=](const KernelArgs& a) {
+                int64_t bad = -1;
+                CONVOY_CPU(max_unpool, a.in[0], a.in[1], a.out[0], &bad);
+                CONVOY_CHECK(bad < 0, "index {} (of {}x{} planes, row by row) points outside of the {}x{} map", bad,
+                             a.in[1].h, a.in[1].w, h, w);
+              },
+          .implementation = "scatter by block"};
+}
+Kernel prepare_unpool_backward(const PrepareArgs&) {
+  return {.run = [](const KernelArgs& a) { CONVOY_CPU(max_unpool_backward, a.in[0], a.in[1], a.out[0]); },
+          .implementation = "gather"};
+}
+
 }  // namespace
 
 std::pair<Value, Value> max_pool2d(Value x, const PoolOptions& options) {
@@ -141,6 +173,10 @@ Value avg_pool2d(Value x, const PoolOptions& options) {
 }
 Value adaptive_avg_pool2d(Value x, int64_t out_h, int64_t out_w) {
   return x.graph->append("adaptive_avg_pool2d", {x}, {{"out_h", out_h}, {"out_w", out_w}});
+}
+
+Value max_unpool2d(Value z, Value index, int64_t out_h, int64_t out_w) {
+  return z.graph->append("max_unpool2d", {z, index}, {{"h", out_h}, {"w", out_w}});
 }
 
 std::vector<OpDef> pool_ops() {
@@ -160,6 +196,15 @@ std::vector<OpDef> pool_ops() {
       {.name = "avg_pool2d_backward", .infer = infer_backward, .prepare_cpu = prepare_avg_backward},
       {.name = "adaptive_avg_pool2d", .infer = infer_adaptive, .grad = grad_adaptive, .prepare_cpu = prepare_adaptive},
       {.name = "adaptive_avg_pool2d_backward", .infer = infer_backward, .prepare_cpu = prepare_adaptive_backward},
+      {.name = "max_unpool2d",
+       .infer = infer_unpool,
+       .grad = grad_unpool,
+       .layout = layout_blocked,
+       .prepare_cpu = prepare_unpool},
+      {.name = "max_unpool2d_backward",
+       .infer = infer_unpool_backward,
+       .layout = layout_blocked,
+       .prepare_cpu = prepare_unpool_backward},
   };
 }
 
