@@ -22,6 +22,10 @@ Value weighted(Value attention, Value gamma, Value x) {
 
 }  // namespace
 
+Value criss_cross_attention(Value x, Value query, Value key, Value value, Value gamma) {
+  return weighted(ca_map(softmax(ca_weight(query, key), 1), value), gamma, x);
+}
+
 Value se_gate(Value x, Value w1, Value b1, Value w2, Value b2) {
   const Value hidden = relu(conv2d(global_avg_pool(x), as_image(w1), b1));
   return mul_channel(x, sigmoid(conv2d(hidden, as_image(w2), b2)));
@@ -35,6 +39,15 @@ AttentionProjections::AttentionProjections(const Scope& scope, int64_t channels)
 
 Value AttentionProjections::gamma(Builder& b) const {
   return b.graph.parameter(gamma_);
+}
+
+CrissCrossAttention::CrissCrossAttention(const Scope& scope, int64_t channels)
+    : path_(scope.path), projections_(scope, channels) {}
+
+Value CrissCrossAttention::operator()(Builder& b, Value x) const {
+  const Value query = projections_.query(b, x), key = projections_.key(b, x), value = projections_.value(b, x);
+  const Graph::Scope scope(b.graph, path_);
+  return criss_cross_attention(x, query, key, value, projections_.gamma(b));
 }
 
 PositionAttention::PositionAttention(const Scope& scope, int64_t channels)

@@ -4,6 +4,9 @@
 
 namespace convoy {
 
+/// gamma * (sum over the pixels of the own row and column of softmax(query . key) * value) + x. query, key (N,D,H,W),
+/// value and x (N,C,H,W), gamma (1).
+Value criss_cross_attention(Value x, Value query, Value key, Value value, Value gamma);
 /// x times sigmoid(w2 * relu(w1 * mean(x) + b1) + b2) per image and channel. w1 (D,C), w2 (C,D), or 1x1 convolutions.
 Value se_gate(Value x, Value w1, Value b1, Value w2, Value b2);
 
@@ -20,6 +23,17 @@ class AttentionProjections {
  private:
   std::string gamma_;
   Conv2d query_, key_, value_;
+};
+
+/// Attention of each pixel over its row and column (CCNet), times gamma, plus x.
+class CrissCrossAttention {
+ public:
+  CrissCrossAttention(const Scope& scope, int64_t channels);
+  Value operator()(Builder& b, Value x) const;
+
+ private:
+  std::string path_;
+  AttentionProjections projections_;
 };
 
 /// Attention of each pixel over all pixels (DANet), times gamma, plus x.

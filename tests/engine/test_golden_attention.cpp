@@ -31,6 +31,10 @@ std::vector<std::string> names_of(const ParamStore& store) {
 TEST_CASE("criss-cross attention has the reference's values") {
   compare_all("ca_weight", [](Graph&, const Values& v) { return Values{ca_weight(v[0], v[1])}; });
   compare_all("ca_map", [](Graph&, const Values& v) { return Values{ca_map(v[0], v[1])}; });
+  compare_all("criss_cross", [](Graph&, const Values& v) {
+    const Projected p(v);
+    return Values{criss_cross_attention(v[0], p.query, p.key, p.value, v[1])};
+  });
 }
 
 TEST_CASE("position attention has the reference's values") {
@@ -59,6 +63,7 @@ TEST_CASE("attention layers have the reference's parameters and start as the ide
   Context context;
   ParamStore store;
   const Scope root{store, "head"};
+  const CrissCrossAttention criss_cross(root / "cca", 16);
   const PositionAttention position(root / "sa", 16);
   const ChannelAttention channel(root / "sc");
   const Encoding encoding(root / "encoding" / 3, 16, 5);
@@ -69,7 +74,8 @@ TEST_CASE("attention layers have the reference's parameters and start as the ide
                                     path + ".key_conv.bias(2)",   path + ".value_conv.weight(16,16,1,1)",
                                     path + ".value_conv.bias(16)"};
   };
-  std::vector<std::string> wanted = projections("head.sa");
+  std::vector<std::string> wanted = projections("head.cca");
+  for (const std::string& name : projections("head.sa")) wanted.push_back(name);
   for (const char* name : {"sc.gamma(1)", "encoding.3.codewords(5,16)", "encoding.3.scale(5)", "se.fc.0.weight(4,16)",
                            "se.fc.0.bias(4)", "se.fc.2.weight(16,4)", "se.fc.2.bias(16)"})
     wanted.push_back(std::string("head.") + name);
@@ -86,6 +92,7 @@ TEST_CASE("attention layers have the reference's parameters and start as the ide
   Builder b{graph, Mode::kTrain};
   const OpInput image = sym("image", {2, 16, 3, 4});
   const Value x = graph.constant(Tensor::of(image.shape, image.values));
+  CHECK(evaluate(criss_cross(b, x)).to_floats() == image.values);
   CHECK(evaluate(position(b, x)).to_floats() == image.values);
   CHECK(evaluate(channel(b, x)).to_floats() == image.values);
   CHECK(encoding(b, x).shape() == Shape{2, 5, 16});
