@@ -40,6 +40,7 @@ for command in train eval predict plan doctor synth report verify bench; do
   check "$command --help" sh -c "$convoy $command --help | grep -q -- --help"
 done
 check "doctor" $convoy doctor --config-file recipe.yaml
+check "doctor --quick --json" sh -c "$convoy doctor --config-file recipe.yaml --quick --json | grep -q looked_at"
 check "plan" sh -c "$convoy plan --config-file recipe.yaml --json | grep -q predicted_peak_bytes"
 check "plan --dump-plan --trace-step" sh -c "$convoy plan --config-file recipe.yaml --dump-plan --trace-step | grep -q 'upsample_softmax_ce'"
 
