@@ -35,7 +35,7 @@ NetworkOptions GoldenFile::network_options() const {
   const auto real_or = [&](const char* key, double otherwise) {
     return facts.at(key).is_null() ? otherwise : facts.at(key).get<double>();
   };
-  CONVOY_CHECK(facts.at("loss") == "MixSoftmaxCrossEntropyLoss",
+  CONVOY_CHECK(facts.at("loss") == "MixSoftmaxCrossEntropyLoss" || facts.at("loss") == "EncNetLoss",
                "'{}' asks for the loss '{}', which does not exist yet", path_, facts.at("loss").get<std::string>());
   NetworkOptions options{.name = facts.at("model_name"),
                          .backbone = facts.at("backbone"),

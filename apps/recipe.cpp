@@ -14,8 +14,6 @@ void require_supported(const Config& config) {
   };
   const std::string& bn = config.model.bn_type;
   need(config.solver.optimizer == "sgd", "SOLVER.OPTIMIZER " + config.solver.optimizer);
-  need(config.solver.loss_name.empty(), "SOLVER.LOSS_NAME " + config.solver.loss_name);
-  need(!config.solver.ohem, "SOLVER.OHEM True");
   need(bn == "BN" || bn == "SyncBN" || bn == "nnSyncBN", "MODEL.BN_TYPE " + bn);
   need(config.train.pretrained_model_path.empty(), "TRAIN.PRETRAINED_MODEL_PATH");
   need(config.train.backbone_pretrained_path.empty(), "TRAIN.BACKBONE_PRETRAINED_PATH");
@@ -48,6 +46,29 @@ NetworkOptions network_options(const Config& config, int64_t classes) {
   options.bn_momentum = config.model.bn_momentum.value_or(options.bn_momentum);
   options.use_aspp = config.model.deeplabv3_plus.use_aspp;
   options.enable_decoder = config.model.deeplabv3_plus.enable_decoder;
+  return options;
+}
+
+LossOptions loss_options(const Config& config) {
+  const SolverConfig& solver = config.solver;
+  LossOptions options{.aux = solver.aux,
+                      .aux_weight = solver.aux_weight,
+                      .ignore = kIgnoreLabel,
+                      .class_weights = {solver.class_weights.values.begin(), solver.class_weights.values.end()},
+                      .ohem_thresh = solver.ohem_thresh,
+                      .ohem_min_kept = solver.ohem_min_kept,
+                      .focal = {.alpha = solver.focal_alpha, .gamma = solver.focal_gamma},
+                      .presence_weight = config.model.encnet.se_weight,
+                      .legacy = solver.legacy_loss};
+  options.kind = solver.ohem                    ? LossKind::kOhem
+                 : solver.loss_name == "lovasz" ? LossKind::kLovasz
+                 : solver.loss_name == "focal"  ? LossKind::kFocal
+                 : solver.loss_name == "dice"   ? LossKind::kDice
+                                                : LossKind::kCrossEntropy;
+  const bool always_weighted = solver.legacy_loss && solver.ohem && solver.class_weights.none();
+  if (solver.class_weights.cityscapes || always_weighted) options.class_weights = cityscapes_class_weights();
+  CONVOY_CHECK(options.class_weights.empty() || (options.kind != LossKind::kLovasz && options.kind != LossKind::kDice),
+               "SOLVER.CLASS_WEIGHTS weight pixels; SOLVER.LOSS_NAME {} has none", solver.loss_name);
   return options;
 }
 

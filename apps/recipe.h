@@ -6,6 +6,7 @@
 #include "engine/lr_schedule.h"
 #include "engine/optimizer.h"
 #include "io/config.h"
+#include "layers/losses.h"
 #include "nets/network.h"
 
 namespace convoy {
@@ -18,6 +19,11 @@ void require_supported(const Config& config);
 int64_t class_count(const Config& config);
 
 NetworkOptions network_options(const Config& config, int64_t classes);
+
+/// The configured loss: OHEM where SOLVER.OHEM is set, else SOLVER.LOSS_NAME, else cross entropy. Under
+/// SOLVER.LEGACY_LOSS the reference's definitions, OHEM with the class weights of Cityscapes unless others are set.
+/// Throws Error where SOLVER.CLASS_WEIGHTS are set for a loss that has none.
+LossOptions loss_options(const Config& config);
 
 /// Throws Error naming the next size that fits where the network does not take images of this one.
 void require_fitting(const Network& network, const std::string& name, SizeHW size);

@@ -262,6 +262,11 @@ double Trainer::train_step(const Batch& batch) {
                               "SOLVER.WARMUP.EPOCHS; --check-values names the layer",
                               step_ + 1, loss_, alone ? images : "each rank has listed its images of the batch"));
   }
+  if (result.keeps_all && !std::exchange(told_keeps_all_, true))
+    log().warning(
+        "step {}: the global batch has fewer labelled pixels than SOLVER.OHEM_MIN_KEPT ({}): all of them are "
+        "kept, and so in further batches like it (this is said once)",
+        step_ + 1, config_.solver.ohem_min_kept);
   optimizer_->step(schedule_.at(step_));
   ++step_;
   samples_seen_ += shard_.global;

@@ -121,7 +121,8 @@ class Trainer {
   int64_t evaluated_step_ = 0;  ///< of the last evaluation
   int64_t saved_step_ = -1;
   std::optional<double> best_miou_;
-  float loss_ = 0;           ///< of the last step
+  float loss_ = 0;  ///< of the last step
+  bool told_keeps_all_ = false;
   uint32_t stop_flags_ = 0;  ///< reasons to stop that all ranks know of
   Progress progress_;
   int64_t profile_until_ = 0;

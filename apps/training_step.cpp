@@ -1,18 +1,18 @@
 #include "apps/training_step.h"
 
+#include "apps/recipe.h"
 #include "engine/param_store.h"
-#include "layers/losses.h"
 
 namespace convoy {
 
-Value build_training_step(Graph& graph, const Network& network, const Config& config, int64_t batch, SizeHW size) {
+SegmentationLoss build_training_step(Graph& graph, const Network& network, const Config& config, int64_t batch,
+                                     SizeHW size) {
   const Value image = graph.input("image", DType::kF32, {batch, 3, size.height, size.width});
   const Value target = graph.input("target", DType::kI32, {batch, size.height, size.width});
   Builder builder{graph, Mode::kTrain};
   const std::vector<NamedValue> outputs = network.forward(builder, image);
-  const Value loss = mixed_softmax_cross_entropy(
-      outputs, target, {.aux = config.solver.aux, .aux_weight = config.solver.aux_weight, .ignore = kIgnoreLabel});
-  graph.differentiate(loss);
+  const SegmentationLoss loss = segmentation_loss(outputs, target, loss_options(config));
+  graph.differentiate(loss.loss);
   return loss;
 }
 
@@ -69,8 +69,13 @@ ShardedStep build_sharded_step(Graph& graph, const Network& network, const Confi
   ShardedStep step{.targets = {}, .lanes = {.count = static_cast<int>(shard.count / images), .images = images}};
   const bool shared = ranks > 1 || exact || step.lanes.count != 1;
   if (shared) graph.set_global_batch({.images = shard.global, .statistics = plan.statistics});
-  step.targets = sum_over_lanes({build_training_step(graph, network, config, images, size)});
+  const SegmentationLoss loss = build_training_step(graph, network, config, images, size);
+  step.targets = sum_over_lanes({loss.loss});
   if (shared) step.targets.push_back(sum_over_lanes({graph.input("stop_flags", DType::kF32, {kStopFlags}, true)})[0]);
+  if (loss.keeps_all) {
+    step.keeps_all = step.targets.size();
+    step.targets.push_back(loss.keeps_all);
+  }
   return step;
 }
 
@@ -78,7 +83,8 @@ TrainingStep::TrainingStep(Context& context, ParamStore& store, const Network& n
                            const BatchShard& shard)
     : shard_(shard), seed_(static_cast<uint64_t>(config.seed)), graph_(context, store) {
   const ShardedStep step = build_sharded_step(graph_, network, config, shard, config.train.crop_size);
-  if (step.targets.size() > 1) flags_ = Tensor::zeros(DType::kF32, {kStopFlags});
+  keeps_all_ = step.keeps_all;
+  if (graph_.global_batch().shared()) flags_ = Tensor::zeros(DType::kF32, {kStopFlags});
   session_ = std::make_unique<Session>(graph_, step.targets, step.lanes);
 }
 
@@ -96,6 +102,7 @@ TrainingStep::Result TrainingStep::run(const Batch& batch, int64_t step, uint32_
   session_->run({.seed = seed_, .global_step = step, .first_slot = shard_.first});
   Result result{
       .loss = session_->fetch(0).item(), .stop_flags = stop_flags, .comm_seconds = session_->exchange_seconds()};
+  result.keeps_all = keeps_all_ > 0 && session_->fetch(keeps_all_).item() > 0;
   if (flags_.defined()) {
     const Tensor flags = session_->fetch(1);
     for (int bit = 0; bit < kStopFlags; ++bit)

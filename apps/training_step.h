@@ -11,9 +11,10 @@
 namespace convoy {
 
 /// Appends one training step to the graph: input "image" (N,3,H,W) f32 and "target" (N,H,W) i32, the network in
-/// training mode, the configured loss and its backward pass. Returns the loss, a scalar; with a global batch
+/// training mode, the configured loss and its backward pass. Returns the loss; with a global batch
 /// (Graph::set_global_batch) the part of it that the graph's images have.
-Value build_training_step(Graph& graph, const Network& network, const Config& config, int64_t batch, SizeHW size);
+SegmentationLoss build_training_step(Graph& graph, const Network& network, const Config& config, int64_t batch,
+                                     SizeHW size);
 
 /// Whose images a batch norm takes together, and how a rank's images are cut into lanes, as configured.
 struct BatchPlan {
@@ -36,6 +37,7 @@ constexpr int kStopFlags = 16;
 /// A graph of a rank's part of a training step: what a Session over it needs.
 struct ShardedStep {
   std::vector<Value> targets;  ///< loss of the global batch; where there are several ranks or lanes also the stop flags
+  size_t keeps_all = 0;        ///< the target that is SegmentationLoss::keeps_all, if any
   Lanes lanes;
 };
 /// build_training_step for one rank's shard of a global batch, with all exchanges. The graph must be new.
@@ -53,6 +55,7 @@ class TrainingStep {
   struct Result {
     float loss = 0;           ///< over the global batch, the same on every rank
     uint32_t stop_flags = 0;  ///< those that any rank gave, the same on every rank
+    bool keeps_all = false;   ///< OHEM found fewer labelled pixels than it is to keep
     double comm_seconds = 0;  ///< spent in exchanges with other ranks, waiting included
   };
   /// Runs forward, loss and backward for `batch` (this rank's images of step `step`, perhaps none). Afterwards the
@@ -66,6 +69,7 @@ class TrainingStep {
   BatchShard shard_;
   uint64_t seed_;
   Graph graph_;
+  size_t keeps_all_ = 0;
   Tensor flags_;  ///< (kStopFlags): one where a flag is set
   std::unique_ptr<Session> session_;
 };

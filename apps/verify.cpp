@@ -132,7 +132,7 @@ class Verifier {
     const Value image = graph.input("image", DType::kF32, shape);
     const Value target = graph.input("target", DType::kI32, {shape[0], shape[2], shape[3]});
     const auto outputs = network_->forward(builder, image);
-    const Value loss = mixed_softmax_cross_entropy(outputs, target, golden_.loss_options());
+    const Value loss = segmentation_loss(outputs, target, golden_.loss_options()).loss;
     for (Parameter& p : store_.parameters()) p.has_gradient = false;
     const std::vector<Value> inputs{image};
     const Value d_image = graph.differentiate(loss, inputs)[0];

@@ -24,7 +24,8 @@ class Fuser {
       const std::string& op = graph_.node(id).op->name;
       if (op == "add") fuse_add(id);
       if (op == "activation") fuse_activation(id);
-      if (op == "softmax_ce") fuse_upsample(id);
+      if (op == "softmax_ce" || op == "focal_ce") fuse_upsample(id);
+      if (op == "label_probability") fuse_upsample(id, true);
     }
   }
 
@@ -32,6 +33,12 @@ class Fuser {
   /// The node behind v when it is an `op`, runs in this plan and nobody else reads it.
   Node* sole(Value v, const char* op) {
     if (is_leaf(graph_, v) || readers_[v] != 1) return nullptr;
+    Node& node = graph_.node(v.node);
+    return node.op->name == op ? &node : nullptr;
+  }
+
+  Node* made_by(Value v, const char* op) {
+    if (is_leaf(graph_, v)) return nullptr;
     Node& node = graph_.node(v.node);
     return node.op->name == op ? &node : nullptr;
   }
@@ -85,16 +92,18 @@ class Fuser {
     become(node, "bn_apply", bn->inputs, std::move(attrs), *bn);
   }
 
-  void fuse_upsample(NodeId id) {
+  /// `shared`: also where others read the resized values. OHEM reads them for the probabilities, then for the loss.
+  void fuse_upsample(NodeId id, bool shared = false) {
     Node& node = graph_.node(id);
-    const Node* resize = sole(node.inputs[0], "resize_bilinear");
+    const Node* resize = shared ? made_by(node.inputs[0], "resize_bilinear") : sole(node.inputs[0], "resize_bilinear");
     if (!resize || reads_gradient(id)) return;
     std::vector<Value> inputs = node.inputs;
     inputs[0] = resize->inputs[0];
     Attrs attrs = node.attrs;
     attrs.set("align_corners", resize->attrs.integer("align_corners"));
     const std::string name = node.name;
-    become(node, "upsample_softmax_ce", std::move(inputs), std::move(attrs), *resize);
+    if (shared && readers_[node.inputs[0]] > 1) ++readers_[resize->inputs[0]];  // the resize stays
+    become(node, ("upsample_" + node.op->name).c_str(), std::move(inputs), std::move(attrs), *resize);
     node.name = name;
     node.outputs = node.op->infer(node);  // the gradient output has the small size now
   }

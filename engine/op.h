@@ -119,6 +119,8 @@ struct OpDef {
   /// Exchanges with the other ranks: runs once a step, for all lanes, on every rank; its outputs are the same
   /// everywhere.
   bool collective = false;
+  /// A collective whose kernel has `exchange` on any number of ranks: it is never made one message with others.
+  bool several_messages = false;
 };
 
 /// The operator of this name. Throws Error when there is none.

@@ -168,4 +168,55 @@ Value label_weight_sum(Value target, int64_t classes, int64_t ignore, Value clas
 /// exist.
 Value softmax_cross_entropy(Value logits, Value target, Value normalizer, int64_t ignore, Value class_weight = {});
 
+struct FocalOptions {
+  double alpha = 0.5, gamma = 2;
+};
+/// The focal loss of each pixel, alpha (1-p)^gamma -log p (Lin et al. 2017, eq. 5), in place of -log p; the rest as
+/// above, the fused resize too.
+Value focal_cross_entropy(Value logits, Value target, Value normalizer, const FocalOptions& options, int64_t ignore,
+                          Value class_weight = {});
+/// alpha (1-p)^gamma -log p of the p whose -log is a mean cross entropy, a lane's share of it: `part` is that lane's
+/// part of `mean`. Gradient to `part` alone, that of the whole.
+Value focal_of_mean(Value part, Value mean, const FocalOptions& options);
+
+/// Probability (N,H,W) that softmax gives to each pixel's class; kNoProbability (kernels/softmax_ce.h) where the target
+/// is none. No gradient. Fused with a bilinear resize in front.
+Value label_probability(Value logits, Value target, int64_t ignore);
+/// Online hard example mining over the global batch: (threshold, 1 where all are kept, else 0). A pixel counts as hard
+/// whose probability is at most the threshold: max(thresh, the min_kept-th smallest probability), or 1 (all are kept)
+/// where fewer than min_kept pixels have a class.
+std::pair<Value, Value> hard_threshold(Value probability, double thresh, int64_t min_kept);
+/// target with the label `ignore` where the probability is above the threshold.
+Value keep_hard_labels(Value target, Value probability, Value threshold, int64_t ignore);
+
+/// Mean over the images of the global batch, and over all classes, of 1 - (2 sum p t + smooth) / (sum p^2 + sum t +
+/// smooth), the soft Dice loss of V-Net (Milletari et al. 2016, eq. 3), over pixels that have a label; a lane's part of
+/// it. logits (N,C,H,W), target (N,H,W). With label_counts (C) of the batch only classes up to the last that has labels
+/// count.
+Value dice_loss(Value logits, Value target, int64_t ignore, double smooth = 1, Value label_counts = {});
+/// Lovasz-Softmax (Berman et al. 2018) over the classes that the labels have: mean over the images of the global batch,
+/// a lane's part of it; or that of the batch as a whole, which throws Error where the batch is divided.
+Value lovasz_softmax_loss(Value logits, Value target, int64_t ignore, bool per_image = true);
+
+/// scale * sum over all elements of the cross entropy of sigmoid(x) with target in [0,1]; equal shapes.
+Value bce_with_logits(Value x, Value target, double scale);
+/// scale * sum over all elements of d^2/(2 beta), |d| - beta/2 beyond beta; d = x - target; equal shapes.
+Value smooth_l1(Value x, Value target, double beta, double scale);
+/// How many labels of target (N,H,W) are of each class: (C).
+Value label_counts(Value target, int64_t classes);
+/// 1 where an image has the class, else 0: (N,C).
+Value class_presence(Value target, int64_t classes);
+
+struct MultiboxOptions {
+  double negatives_per_positive = 3;
+  int64_t negatives_without_positives = 100;  ///< where no image of the global batch has a positive
+  double alpha = 1;                           ///< weight of the offsets
+};
+/// The loss of SSD (Liu et al. 2016, section 2.2): smooth L1 of the positives' offsets and cross entropy of positives
+/// and of the hardest negatives, those of the largest probability of any class but background. Their number is summed
+/// over images and they are chosen from all images of the global batch (equal ones in the order of images and anchors);
+/// divided by the number of positives, an image without any counting one. A lane's part of it. loc, boxes (N,A,4), conf
+/// (N,A,C), classes (N,A) i32, 0 is the background.
+Value multibox_loss(Value loc, Value conf, Value boxes, Value classes, const MultiboxOptions& options = {});
+
 }  // namespace convoy

@@ -112,7 +112,7 @@ void merge_messages(Plan& plan) {
   std::vector<int> group_of(plan.launches.size(), -1);
   for (size_t l = 0; l < plan.launches.size(); ++l) {
     const Launch& launch = plan.launches[l];
-    if (launch.kind != Launch::Kind::kExchange) continue;
+    if (launch.kind != Launch::Kind::kExchange || find_op(launch.op).several_messages) continue;
     const auto [it, is_new] =
         group_by_key.try_emplace({launch.op, depth[l], launch.phase}, static_cast<int>(groups.size()));
     if (is_new) groups.emplace_back();

@@ -62,6 +62,14 @@ struct TrainConfig {
   std::string on_bad_sample = "fail";  ///< own: an unreadable sample ends the run (fail) or is replaced (skip)
 };
 
+/// Weights of the classes in cross entropies: none, those of Cityscapes, or a list.
+struct ClassWeights {
+  bool cityscapes = false;
+  std::vector<double> values;  ///< of a list
+
+  bool none() const { return !cityscapes && values.empty(); }
+};
+
 struct SolverConfig {
   struct Poly {
     double power = .9;
@@ -85,6 +93,11 @@ struct SolverConfig {
   bool ohem = false, aux = false;
   double aux_weight = .4;
   std::string loss_name;
+  double ohem_thresh = .7;
+  int64_t ohem_min_kept = 100000;  ///< pixels of the global batch
+  ClassWeights class_weights;
+  double focal_alpha = .5, focal_gamma = 2;
+  bool legacy_loss = false;  ///< the reference's definitions where they give other numbers (layers/losses.h)
 };
 
 struct TestConfig {

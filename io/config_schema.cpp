@@ -95,6 +95,16 @@ bool read(const ConfigValue& value, ColorJitter& out) {
   return out.brightness >= 0 && out.contrast >= 0 && out.saturation >= 0 && out.hue >= 0 && out.hue <= .5;
 }
 
+bool read(const ConfigValue& value, ClassWeights& out) {
+  out = {};
+  if (value.is_none()) return true;
+  if (const std::string* name = value.get_if<std::string>()) {
+    out.cityscapes = *name == "cityscapes";
+    return out.cityscapes || *name == "none" || name->empty();
+  }
+  return read(value, out.values) && std::all_of(out.values.begin(), out.values.end(), [](double w) { return w >= 0; });
+}
+
 std::string write(bool value) {
   return value ? "True" : "False";
 }
@@ -127,6 +137,11 @@ std::string write(const ColorJitter& value) {
   return write(std::vector<double>{value.brightness, value.contrast, value.saturation, value.hue});
 }
 
+std::string write(const ClassWeights& value) {
+  if (value.cityscapes) return "cityscapes";
+  return value.none() ? "None" : write(value.values);
+}
+
 std::string kind(const bool&) {
   return "True or False";
 }
@@ -150,6 +165,9 @@ std::string kind(const std::vector<int64_t>&) {
 }
 std::string kind(const std::vector<std::string>&) {
   return "a list of texts";
+}
+std::string kind(const ClassWeights&) {
+  return "none, cityscapes or a list of numbers >= 0, one per class";
 }
 std::string kind(const ColorJitter&) {
   return "None, a number >= 0, or (brightness, contrast, saturation[, hue <= 0.5])";
@@ -310,6 +328,12 @@ void add_solver(SchemaBuilder& s) {
   s.add("SOLVER.AUX", FIELD(solver.aux));
   s.add("SOLVER.AUX_WEIGHT", FIELD(solver.aux_weight), "a number >= 0", kNotNegative);
   s.choice("SOLVER.LOSS_NAME", FIELD(solver.loss_name), {"", "lovasz", "focal", "dice"});
+  s.add("SOLVER.OHEM_THRESH", FIELD(solver.ohem_thresh), "a number from 0 to 1", kShare);
+  s.add("SOLVER.OHEM_MIN_KEPT", FIELD(solver.ohem_min_kept), "an integer >= 0", kNotNegative);
+  s.add("SOLVER.CLASS_WEIGHTS", FIELD(solver.class_weights));
+  s.add("SOLVER.FOCAL_ALPHA", FIELD(solver.focal_alpha), "a number > 0", kPositive);
+  s.add("SOLVER.FOCAL_GAMMA", FIELD(solver.focal_gamma), "a number >= 0", kNotNegative);
+  s.add("SOLVER.LEGACY_LOSS", FIELD(solver.legacy_loss));
 }
 
 void add_test(SchemaBuilder& s) {

@@ -14,6 +14,9 @@ constexpr int64_t softmax_ce_band_rows(int64_t rows) {
 /// Pixels of a row whose exponentials are held at a time.
 constexpr int64_t kSoftmaxCeChunk = 64;
 
+/// Stands where a pixel has no class: above every probability.
+constexpr float kNoProbability = 2;
+
 /// Bytes of `workspace` for upsample_softmax_ce, whatever H and W.
 inline size_t softmax_ce_workspace_bytes(const View& logits) {
   const int64_t rows = softmax_ce_band_rows(logits.h), bands = (logits.h + rows - 1) / rows;
@@ -34,6 +37,17 @@ CONVOY_CPU_KERNELS(
     void upsample_softmax_ce(const View& logits, const int32_t* target, int64_t H, int64_t W, bool align_corners,
                              int32_t ignore_index, const float* class_weight, const float* normalizer, float* loss,
                              const View& d_logits, int64_t* bad_index, float* workspace);
+
+    /// The same for the focal loss of Lin et al. 2017 (Focal Loss for Dense Object Detection, eq. 5), taken per pixel:
+    /// a pixel whose class has probability p adds class_weight[t] * alpha * (1 - p)^gamma * -log p. gamma >= 0.
+    void upsample_focal_ce(const View& logits, const int32_t* target, int64_t H, int64_t W, bool align_corners,
+                           int32_t ignore_index, const float* class_weight, const float* normalizer, float alpha,
+                           float gamma, float* loss, const View& d_logits, int64_t* bad_index, float* workspace);
+
+    /// probability (N,H,W) = softmax(up(logits)) of each pixel's class, at most 1; kNoProbability where the target is
+    /// no class. Arguments as above.
+    void upsample_label_probability(const View& logits, const int32_t* target, int64_t H, int64_t W, bool align_corners,
+                                    int32_t ignore_index, float* probability, float* workspace);
 
     /// *result = number of labels in [0, classes) other than ignore_index, or the sum of their class weights.
     void label_weight_sum(const int32_t* target, int64_t count, int64_t classes, int32_t ignore_index,

@@ -26,6 +26,9 @@ struct Problem {
   const float* class_weight;
   float gradient_scale;  // 1 / normalizer, or 0
   Axis rows, columns;
+  bool focal = false;
+  float alpha = 1, gamma = 0;
+  float* probability = nullptr;  // wanted instead of loss and gradient
   int64_t blocks() const { return logits.blocks(); }
 };
 
@@ -43,6 +46,7 @@ struct Band {
 struct Chunk {
   int64_t count = 0;
   int32_t label[kSoftmaxCeChunk], index[kSoftmaxCeChunk];
+  int32_t column[kSoftmaxCeChunk];  // of the output row
   float column_weight[kSoftmaxCeChunk];
   float class_weight[kSoftmaxCeChunk];
   float scale[kSoftmaxCeChunk];  // class weight times gradient scale, divided by the sum of exponentials
@@ -92,12 +96,25 @@ void clear_row(const Problem& p, float* image, int64_t r) {
   }
 }
 
+/// Turns losses -log p into alpha (1 - p)^gamma -log p and returns the factor between the gradients of the two:
+/// alpha (1 - p)^gamma (1 + gamma p (-log p) / (1 - p)).
+inline Vec focus(const Problem& problem, Vec& loss) {
+  const float gamma = problem.gamma;
+  const Vec p = exp_nonpositive(min(Vec{}, -loss)), q = max(1.0f - p, splat(1e-30f));
+  const Vec power = gamma == 2 ? q * q : gamma == 0 ? splat(1.0f) : exp_nonpositive(gamma * log_positive(q));
+  const Vec factor = problem.alpha * power;
+  // loss / q tends to 1 where both vanish.
+  const Vec slope = q > 1e-6f ? loss / q : splat(1.0f);
+  loss *= factor;
+  return factor * (1.0f + gamma * p * slope);
+}
+
 /// Softmax of pixels [first, first + kBlock) of a chunk: leaves their exponentials in `out`, with the sum subtracted at
 /// the label (so that times scale it is the gradient), sets their scale and returns their weighted losses. Blocks is
-/// the number of channel blocks, 0 where only `blocks` knows it.
+/// the number of channel blocks, 0 where only the problem knows it.
 template <int Blocks>
-inline Vec softmax(Chunk& chunk, int64_t first, const float* mixed, int64_t blocks, float gradient_scale, float* out) {
-  const int64_t width = (Blocks ? Blocks : blocks) * kBlock;
+inline Vec softmax(const Problem& p, Chunk& chunk, int64_t first, const float* mixed, float* out) {
+  const int64_t width = (Blocks ? Blocks : p.blocks()) * kBlock;
   Vec parts[kBlock];
   float highest[kBlock], at_label[kBlock], sums[kBlock];
 #pragma GCC unroll 16
@@ -132,10 +149,12 @@ inline Vec softmax(Chunk& chunk, int64_t first, const float* mixed, int64_t bloc
   }
   const Vec sum = reduce_each(parts, [](Vec a, Vec b) { return a + b; });
   const Vec class_weight = load(chunk.class_weight + first);
-  store(chunk.scale + first, class_weight * gradient_scale / sum);
+  Vec loss = log_positive(sum) + (high - load(at_label)), slope = splat(1.0f);
+  if (p.focal) slope = focus(p, loss);
+  store(chunk.scale + first, class_weight * slope * p.gradient_scale / sum);
   store(sums, sum);
   for (int i = 0; i < kBlock; ++i) out[i * width + chunk.label[first + i]] -= sums[i];
-  return class_weight * (log_positive(sum) + (high - load(at_label)));
+  return class_weight * loss;
 }
 
 /// Adds the gradient of a chunk's pixels, in order, to the columns of the mixed row.
@@ -186,6 +205,7 @@ void output_row(const Problem& p, int64_t row_index, Band& band) {
     int64_t count = 0;
     for (int64_t w = w0; w < w1; ++w) {
       const int32_t label = labels[w];
+      if (p.probability) p.probability[row_index * p.out_w + w] = kNoProbability;
       if (label == p.ignore_index) continue;
       if (label < 0 || label >= p.logits.c) {
         if (band.bad_index < 0) band.bad_index = row_index * p.out_w + w;
@@ -194,6 +214,7 @@ void output_row(const Problem& p, int64_t row_index, Band& band) {
       const Source source = p.columns.source(w);
       chunk.label[count] = label;
       chunk.index[count] = source.index;
+      chunk.column[count] = static_cast<int32_t>(w);
       chunk.column_weight[count] = source.weight;
       chunk.class_weight[count] = p.class_weight ? p.class_weight[label] : 1.0f;
       ++count;
@@ -206,8 +227,12 @@ void output_row(const Problem& p, int64_t row_index, Band& band) {
       chunk.class_weight[i] = 0;
     }
     for (int64_t i = 0; i < count; i += kBlock) {
-      const Vec losses = softmax<Blocks>(chunk, i, band.mixed, blocks, p.gradient_scale, band.chunk + i * width);
+      const Vec losses = softmax<Blocks>(p, chunk, i, band.mixed, band.chunk + i * width);
       for (int64_t j = 0; j < kBlock; ++j) band.loss += static_cast<double>(losses[j]);
+      if (!p.probability) continue;
+      const Vec probability = exp_nonpositive(min(Vec{}, -losses));
+      for (int64_t j = 0; j < kBlock && i + j < count; ++j)
+        p.probability[row_index * p.out_w + chunk.column[i + j]] = probability[j];
     }
     if (p.d_logits.data) scatter<Blocks>(chunk, band.chunk, blocks, band.gradient);
   }
@@ -256,22 +281,23 @@ void run_band(const Problem& p, int64_t n, int64_t r0, int64_t r1, Band& band) {
   }
 }
 
-}  // namespace
+Problem make_problem(const View& logits, const View& d_logits, const int32_t* target, int64_t H, int64_t W,
+                     bool align_corners, int32_t ignore_index, const float* class_weight, float normalizer) {
+  return {logits,
+          d_logits,
+          target,
+          H,
+          W,
+          ignore_index,
+          class_weight,
+          normalizer != 0 ? 1.0f / normalizer : 0.0f,
+          make_axis(logits.h, H, align_corners, 0, false),
+          make_axis(logits.w, W, align_corners, 0, false)};
+}
 
-void upsample_softmax_ce(const View& logits, const int32_t* target, int64_t H, int64_t W, bool align_corners,
-                         int32_t ignore_index, const float* class_weight, const float* normalizer, float* loss,
-                         const View& d_logits, int64_t* bad_index, float* workspace) {
-  const float gradient_scale = *normalizer != 0 ? 1.0f / *normalizer : 0.0f;
-  const Problem p{logits,
-                  d_logits,
-                  target,
-                  H,
-                  W,
-                  ignore_index,
-                  class_weight,
-                  gradient_scale,
-                  make_axis(logits.h, H, align_corners, 0, false),
-                  make_axis(logits.w, W, align_corners, 0, false)};
+/// Loss, gradient and first bad label of a problem; `normalizer` divides the loss.
+void solve(const Problem& p, float normalizer, float* loss, int64_t* bad_index, float* workspace) {
+  const View &logits = p.logits, &d_logits = p.d_logits;
   const int64_t width = p.blocks() * kBlock, row_size = (logits.w + 1) * width;
   const int64_t band_rows = softmax_ce_band_rows(logits.h), bands = (logits.h + band_rows - 1) / band_rows;
   const int64_t band_floats = 3 * row_size + (kSoftmaxCeChunk + 2) * width + 2 * kBlock;
@@ -299,7 +325,7 @@ void upsample_softmax_ce(const View& logits, const int32_t* target, int64_t H, i
     total += part;
     if (*bad_index < 0) *bad_index = bad;
   }
-  *loss = *normalizer != 0 ? static_cast<float>(total / static_cast<double>(*normalizer)) : 0.0f;
+  *loss = normalizer != 0 ? static_cast<float>(total / static_cast<double>(normalizer)) : 0.0f;
   if (d_logits.data == nullptr) return;
 #pragma omp parallel for schedule(static)
   for (int64_t task = 0; task < logits.n * bands; ++task) {
@@ -308,6 +334,37 @@ void upsample_softmax_ce(const View& logits, const int32_t* target, int64_t H, i
     float* d_image = d_logits.f32() + task / bands * d_logits.image_stride();
     add_row(p, make_band(task).carry, 1.0f, d_image, next);
   }
+}
+
+}  // namespace
+
+void upsample_softmax_ce(const View& logits, const int32_t* target, int64_t H, int64_t W, bool align_corners,
+                         int32_t ignore_index, const float* class_weight, const float* normalizer, float* loss,
+                         const View& d_logits, int64_t* bad_index, float* workspace) {
+  const Problem p =
+      make_problem(logits, d_logits, target, H, W, align_corners, ignore_index, class_weight, *normalizer);
+  solve(p, *normalizer, loss, bad_index, workspace);
+}
+
+void upsample_focal_ce(const View& logits, const int32_t* target, int64_t H, int64_t W, bool align_corners,
+                       int32_t ignore_index, const float* class_weight, const float* normalizer, float alpha,
+                       float gamma, float* loss, const View& d_logits, int64_t* bad_index, float* workspace) {
+  Problem p = make_problem(logits, d_logits, target, H, W, align_corners, ignore_index, class_weight, *normalizer);
+  p.focal = true;
+  p.alpha = alpha;
+  p.gamma = gamma;
+  solve(p, *normalizer, loss, bad_index, workspace);
+}
+
+void upsample_label_probability(const View& logits, const int32_t* target, int64_t H, int64_t W, bool align_corners,
+                                int32_t ignore_index, float* probability, float* workspace) {
+  View no_gradient = logits;
+  no_gradient.data = nullptr;
+  Problem p = make_problem(logits, no_gradient, target, H, W, align_corners, ignore_index, nullptr, 1);
+  p.probability = probability;
+  float loss;
+  int64_t bad_index;
+  solve(p, 1, &loss, &bad_index, workspace);
 }
 
 void label_weight_sum(const int32_t* target, int64_t count, int64_t classes, int32_t ignore_index,

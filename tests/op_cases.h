@@ -4,6 +4,7 @@
 #include "tests/op_case.h"
 #include "tests/op_cases_attention.h"
 #include "tests/op_cases_image.h"
+#include "tests/op_cases_losses.h"
 
 namespace convoy::test {
 
@@ -205,6 +206,7 @@ inline std::vector<OpCase> op_cases() {
   t.push_back(ce("upsample_softmax_ce from 1x1, 33 classes", {2, 33, 1, 1}, 6, 7, -1, true));
   add_image_op_cases(t);
   add_attention_op_cases(t);
+  add_loss_op_cases(t);
   return t;
 }
 

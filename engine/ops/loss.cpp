@@ -1,7 +1,7 @@
-// Softmax cross entropy, alone and fused with the bilinear resize in front of it. The forward kernel yields the
-// gradient of the logits as well: the probabilities are at hand, and nothing of full size has to be kept.
-#include "engine/ops.h"
-#include "engine/ops/common.h"
+// Cross entropies of pixels (plain, focal) and the probability of each pixel's class, alone and fused with the bilinear
+// resize in front of them. The forward kernel yields the gradient of the logits as well: the probabilities are at hand,
+// and nothing of full size has to be kept.
+#include "engine/ops/loss_common.h"
 #include "engine/ops/registry.h"
 #include "kernels/softmax_ce.h"
 
@@ -12,6 +12,10 @@ namespace {
 // Inputs of the losses.
 enum { kLogits, kTarget, kNormalizer, kClassWeight };
 
+bool is_fused(const Node& node) {
+  return node.op->name.starts_with("upsample_");
+}
+
 std::vector<TensorInfo> infer_weight_sum(const Node& node) {
   CONVOY_CHECK(node.inputs[0].dtype() == DType::kI32, "labels must be i32, they are {}",
                dtype_name(node.inputs[0].dtype()));
@@ -21,32 +25,23 @@ std::vector<TensorInfo> infer_weight_sum(const Node& node) {
 
 std::vector<TensorInfo> infer_ce(const Node& node) {
   const Shape& x = require_image(node, kLogits);
-  const Shape& t = node.inputs[kTarget].shape();
-  CONVOY_CHECK(t.rank() == 3 && t[0] == x[0] && node.inputs[kTarget].dtype() == DType::kI32,
-               "the target must be i32 labels (N,H,W) for logits {}, it is {} {}", x.str(),
-               dtype_name(node.inputs[kTarget].dtype()), t.str());
-  CONVOY_CHECK(node.op->name == "upsample_softmax_ce" || (t[1] == x[2] && t[2] == x[3]),
-               "logits {} and labels {} differ in size", x.str(), t.str());
+  const Shape& t = require_labels(node, kTarget, x);
+  if (!is_fused(node)) require_same_size(x, t);
   CONVOY_CHECK(node.inputs[kNormalizer].shape().count() == 1, "the normaliser must be a scalar");
   if (node.inputs.size() > kClassWeight) require_shape(node, kClassWeight, {x[1]});
   return {{DType::kF32, {}}, info_of(node.inputs[kLogits])};
 }
 
-void grad_ce(GradContext& g) {
-  const Value d_loss = g.d_output(), unit = g.output(1);
-  const Node& upstream = g.graph.node(d_loss.node);
-  const bool is_one = upstream.op->name == "constant" && upstream.computed[0].item() == 1.0f;
-  g.set(kLogits, is_one ? unit : scale_by(unit, d_loss));
+std::vector<TensorInfo> infer_probability(const Node& node) {
+  const Shape& x = require_image(node, kLogits);
+  const Shape& t = require_labels(node, kTarget, x);
+  if (!is_fused(node)) require_same_size(x, t);
+  return {{DType::kF32, t}};
 }
 
 double ce_flops(const Node& n) {
   return 20.0 * static_cast<double>(n.inputs[kTarget].shape().count()) *
          static_cast<double>(n.inputs[kLogits].shape()[1]);
-}
-
-void layout_ce(LayoutChoice& c) {
-  for (Layout& l : c.in) l = Layout::kNchw;
-  c.in[kLogits] = Layout::kBlocked;
 }
 
 Kernel prepare_weight_sum(const PrepareArgs& args) {
@@ -62,26 +57,63 @@ Kernel prepare_weight_sum(const PrepareArgs& args) {
 }
 
 Kernel prepare_ce(const PrepareArgs& args) {
-  const Shape t = args.node.inputs[kTarget].shape();
-  const auto ignore = static_cast<int32_t>(args.node.attrs.integer("ignore"));
-  const bool fused = args.node.op->name == "upsample_softmax_ce";
-  const bool align = !fused || args.node.attrs.flag("align_corners");
-  const bool weighted = args.in.size() > kClassWeight;
+  const Node& node = args.node;
+  const Shape t = node.inputs[kTarget].shape();
+  const auto ignore = static_cast<int32_t>(node.attrs.integer("ignore"));
+  const bool fused = is_fused(node), align = !fused || node.attrs.flag("align_corners");
+  const bool weighted = args.in.size() > kClassWeight, focal = node.op->name.ends_with("focal_ce");
+  const auto alpha = focal ? static_cast<float>(node.attrs.real("alpha")) : 1.0f;
+  const auto gamma = focal ? static_cast<float>(node.attrs.real("gamma")) : 0.0f;
   return {.run =
               [=](const KernelArgs& a) {
                 const View& logits = a.in[kLogits];
                 const int32_t* target = a.in[kTarget].i32();
+                const float* weights = weighted ? a.in[kClassWeight].f32() : nullptr;
+                const float* normalizer = a.in[kNormalizer].f32();
+                auto* workspace = static_cast<float*>(a.workspace);
                 int64_t bad = -1;
-                CONVOY_CPU(upsample_softmax_ce, logits, target, t[1], t[2], align, ignore,
-                           weighted ? a.in[kClassWeight].f32() : nullptr, a.in[kNormalizer].f32(), a.out[0].f32(),
-                           a.out[1], &bad, static_cast<float*>(a.workspace));
-                CONVOY_CHECK(
-                    bad < 0,
-                    "label {} of image {} at row {}, column {} is not a class (0..{}) and not the ignore label {}",
-                    target[bad], bad / (t[1] * t[2]), bad / t[2] % t[1], bad % t[2], logits.c - 1, ignore);
+                if (focal)
+                  CONVOY_CPU(upsample_focal_ce, logits, target, t[1], t[2], align, ignore, weights, normalizer, alpha,
+                             gamma, a.out[0].f32(), a.out[1], &bad, workspace);
+                else
+                  CONVOY_CPU(upsample_softmax_ce, logits, target, t[1], t[2], align, ignore, weights, normalizer,
+                             a.out[0].f32(), a.out[1], &bad, workspace);
+                require_classes(target, t, bad, logits.c, ignore);
               },
           .workspace_bytes = softmax_ce_workspace_bytes(args.in[kLogits]),
           .implementation = fused ? "fused with resize" : "row bands"};
+}
+
+// A label that is no class is left for the loss to report.
+Kernel prepare_probability(const PrepareArgs& args) {
+  const Shape t = args.node.inputs[kTarget].shape();
+  const auto ignore = static_cast<int32_t>(args.node.attrs.integer("ignore"));
+  const bool fused = is_fused(args.node), align = !fused || args.node.attrs.flag("align_corners");
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CPU(upsample_label_probability, a.in[kLogits], a.in[kTarget].i32(), t[1], t[2], align, ignore,
+                           a.out[0].f32(), static_cast<float*>(a.workspace));
+              },
+          .workspace_bytes = softmax_ce_workspace_bytes(args.in[kLogits]),
+          .implementation = fused ? "fused with resize" : "row bands"};
+}
+
+OpDef cross_entropy_op(const std::string& name) {
+  return {.name = name,
+          .infer = infer_ce,
+          .grad = grad_by_unit,
+          .flops = ce_flops,
+          .layout = layout_first_blocked,
+          .prepare_cpu = prepare_ce,
+          .optional_outputs = true};
+}
+
+OpDef probability_op(const std::string& name) {
+  return {.name = name,
+          .infer = infer_probability,
+          .flops = ce_flops,
+          .layout = layout_first_blocked,
+          .prepare_cpu = prepare_probability};
 }
 
 }  // namespace
@@ -98,23 +130,28 @@ Value softmax_cross_entropy(Value logits, Value target, Value normalizer, int64_
   return logits.graph->append("softmax_ce", std::move(inputs), {{"ignore", ignore}});
 }
 
+Value focal_cross_entropy(Value logits, Value target, Value normalizer, const FocalOptions& options, int64_t ignore,
+                          Value class_weight) {
+  CONVOY_CHECK(options.gamma >= 0, "the focal loss takes gamma >= 0, it is {}", options.gamma);
+  std::vector<Value> inputs{logits, target, normalizer};
+  if (class_weight) inputs.push_back(class_weight);
+  return logits.graph->append("focal_ce", std::move(inputs),
+                              {{"ignore", ignore}, {"alpha", options.alpha}, {"gamma", options.gamma}});
+}
+
+Value label_probability(Value logits, Value target, int64_t ignore) {
+  return logits.graph->append("label_probability", {logits, target}, {{"ignore", ignore}});
+}
+
 std::vector<OpDef> loss_ops() {
   return {
       {.name = "label_weight_sum", .infer = infer_weight_sum, .prepare_cpu = prepare_weight_sum},
-      {.name = "softmax_ce",
-       .infer = infer_ce,
-       .grad = grad_ce,
-       .flops = ce_flops,
-       .layout = layout_ce,
-       .prepare_cpu = prepare_ce,
-       .optional_outputs = true},
-      {.name = "upsample_softmax_ce",
-       .infer = infer_ce,
-       .grad = grad_ce,
-       .flops = ce_flops,
-       .layout = layout_ce,
-       .prepare_cpu = prepare_ce,
-       .optional_outputs = true},
+      cross_entropy_op("softmax_ce"),
+      cross_entropy_op("upsample_softmax_ce"),
+      cross_entropy_op("focal_ce"),
+      cross_entropy_op("upsample_focal_ce"),
+      probability_op("label_probability"),
+      probability_op("upsample_label_probability"),
   };
 }
 

@@ -1,14 +1,12 @@
 // Whole training steps on several ranks (threads of this process) against one rank.
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <functional>
-#include <thread>
 
 #include "apps/training_step.h"
-#include "comm/host_communicator.h"
 #include "engine/optimizer.h"
 #include "engine/param_store.h"
 #include "tests/golden_ops.h"
+#include "tests/thread_ranks.h"
 
 namespace convoy {
 
@@ -43,36 +41,10 @@ struct RunResult {
   size_t arena_bytes = 0;
 };
 
-/// Runs `part` as every rank, each in a thread of its own.
-void on_ranks(int ranks, const std::function<void(int rank, const std::shared_ptr<Communicator>&)>& part) {
-  std::vector<std::shared_ptr<Communicator>> communicators;
-  if (ranks == 1)
-    communicators.push_back(std::make_shared<NullCommunicator>());
-  else
-    communicators = thread_communicators(ranks);
-  std::vector<std::string> errors(static_cast<size_t>(ranks));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank)
-    threads.emplace_back([&, rank] {
-      const auto& communicator = communicators[static_cast<size_t>(rank)];
-      try {
-        part(rank, communicator);
-      } catch (const std::exception& error) {
-        errors[static_cast<size_t>(rank)] = error.what();
-        communicator->fail_all(error.what());
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
-  for (const std::string& error : errors) {
-    INFO(error);
-    REQUIRE(error.empty());
-  }
-}
-
 /// Trains on so many ranks; element r is what rank r has in the end.
 std::vector<RunResult> train(const Config& config, int64_t global_batch, int steps, int ranks, bool exact = false) {
   std::vector<RunResult> results(static_cast<size_t>(ranks));
-  on_ranks(ranks, [&](int rank, const std::shared_ptr<Communicator>& communicator) {
+  test::on_ranks(ranks, [&](int rank, const std::shared_ptr<Communicator>& communicator) {
     Context context({.threads = 1, .exact_ranks = exact}, communicator);
     ParamStore store;
     const auto network = make_network(light_options(config.model.model_name), store);
@@ -98,7 +70,7 @@ std::vector<RunResult> train(const Config& config, int64_t global_batch, int ste
 /// Gradients of one step with frozen statistics, as rank 0 has them.
 std::vector<float> frozen_gradients(const std::string& name, int64_t global_batch, int ranks) {
   std::vector<float> gradients;
-  on_ranks(ranks, [&](int rank, const std::shared_ptr<Communicator>& communicator) {
+  test::on_ranks(ranks, [&](int rank, const std::shared_ptr<Communicator>& communicator) {
     Context context({.threads = 1}, communicator);
     ParamStore store;
     const auto network = make_network(light_options(name), store);
