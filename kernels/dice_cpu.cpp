@@ -90,7 +90,7 @@ void dice_loss(const View& logits, const int32_t* target, int32_t ignore_index, 
     for (int64_t c = 0; c < width; ++c) {
       const double numerator = 2 * image[c] + static_cast<double>(smooth);
       const double denominator = image[width + c] + image[2 * width + c] + static_cast<double>(smooth);
-      const bool counted = c < classes && denominator > 0;
+      const bool counted = c < classes && !(denominator <= 0);  // NaN counts, to be seen
       if (counted) total += 1 - numerator / denominator;
       image[c] = counted ? -2 / denominator * static_cast<double>(scale) : 0;
       image[width + c] = counted ? 2 * numerator / (denominator * denominator) * static_cast<double>(scale) : 0;
