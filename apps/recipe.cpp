@@ -4,6 +4,7 @@
 
 #include "engine/param_store.h"
 #include "io/config_schema.h"
+#include "io/dataset.h"
 
 namespace convoy {
 

@@ -32,9 +32,9 @@ std::vector<OpDef> sample_ops();
 inline std::vector<OpDef> built_in_ops() {
   std::vector<OpDef> all;
   for (auto group :
-       {leaf_ops, conv_ops, batch_norm_ops, elementwise_ops, pool_ops, resize_ops, channel_ops, dropout_ops, loss_ops,
-        loss_ohem_ops, loss_region_ops, loss_plain_ops, loss_box_ops, exchange_ops, shape_ops, attention_ops,
-        activation_ops, softmax_ops, group_norm_ops, shuffle_ops, sample_ops})
+       {leaf_ops,    conv_ops,      batch_norm_ops, elementwise_ops, pool_ops,       resize_ops,   channel_ops,
+        dropout_ops, loss_ops,      loss_ohem_ops,  loss_region_ops, loss_plain_ops, loss_box_ops, exchange_ops,
+        shape_ops,   attention_ops, activation_ops, softmax_ops,     group_norm_ops, shuffle_ops,  sample_ops})
     for (OpDef& op : group()) all.push_back(std::move(op));
   return all;
 }
