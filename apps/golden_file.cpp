@@ -50,6 +50,9 @@ NetworkOptions GoldenFile::network_options() const {
     options.use_aspp = sections.at("DEEPLABV3_PLUS").at("USE_ASPP");
     options.enable_decoder = sections.at("DEEPLABV3_PLUS").at("ENABLE_DECODER");
   }
+  if (const auto& sections = facts.at("options"); sections.contains("DANET"))
+    if (const auto& grid = sections.at("DANET").at("MULTI_GRID"); grid.is_boolean() && grid.get<bool>())
+      options.multi_grid = sections.at("DANET").at("MULTI_DILATION").get<std::vector<int64_t>>();
   return options;
 }
 
@@ -91,11 +94,12 @@ void GoldenFile::fill_values(const nlohmann::json& row, float* values, int64_t c
   }
 }
 
-void GoldenFile::fill(ParamStore& store) const {
+void GoldenFile::fill(ParamStore& store, const std::string& prefix) const {
   size_t next = 0;
   const auto& order = store.state_order();
   for (const auto& row : json_.at("state")) {
     const std::string name = row.at(0), kind = row.at(2);
+    if (!name.starts_with(prefix)) continue;
     CONVOY_CHECK(next < order.size(), "'{}': the network has no '{}'", path_, name);
     CONVOY_CHECK(order[next] == name, "'{}': entry {} of the state is '{}' there and '{}' in the network", path_, next,
                  name, order[next]);

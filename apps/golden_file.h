@@ -25,8 +25,9 @@ class GoldenFile {
   Shape input_shape() const;
 
   /// Checks that names and shapes of parameters and buffers equal the file's rows, in order, and sets all values.
-  /// Throws Error naming the first row that differs.
-  void fill(ParamStore& store) const;
+  /// Throws Error naming the first row that differs. With a prefix those rows whose names begin with it are all that
+  /// the store has.
+  void fill(ParamStore& store, const std::string& prefix = "") const;
   std::vector<float> input() const;
   std::vector<int32_t> target() const;
 

@@ -45,6 +45,11 @@ NetworkOptions network_options(const Config& config, int64_t classes) {
   options.bn_eps_encoder = config.model.bn_eps_for_encoder.value_or(options.bn_eps_encoder);
   options.bn_eps_decoder = config.model.bn_eps_for_decoder.value_or(options.bn_eps_decoder);
   options.bn_momentum = config.model.bn_momentum.value_or(options.bn_momentum);
+  if (options.name == "DANet" && config.model.danet.multi_grid) {
+    const auto& dilations = config.model.danet.multi_dilation;
+    CONVOY_CHECK(dilations && !dilations->empty(), "MODEL.DANET.MULTI_GRID needs MODEL.DANET.MULTI_DILATION");
+    options.multi_grid = *dilations;
+  }
   options.use_aspp = config.model.deeplabv3_plus.use_aspp;
   options.enable_decoder = config.model.deeplabv3_plus.enable_decoder;
   return options;

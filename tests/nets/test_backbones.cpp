@@ -1,8 +1,11 @@
-// Backbones: sizes and dilations of what they return, at every output stride.
+// Backbones: their numbers, sizes and dilations at every output stride.
 #include <catch2/catch.hpp>
+#include <cmath>
+#include <map>
 
-#include "engine/context.h"
+#include "apps/golden_file.h"
 #include "engine/op.h"
+#include "engine/session.h"
 #include "nets/backbones/backbone.h"
 
 namespace convoy {
@@ -36,6 +39,54 @@ struct Built {
 };
 
 }  // namespace
+
+// Whole networks are compared in test_golden.cpp; these are backbones of other networks, in eval mode.
+TEST_CASE("backbones have the reference's numbers, convolution by convolution") {
+  // A deep stem; output stride 8; output stride 8 with multi-grid.
+  const std::string name = GENERATE("cityscapes_fcn_resnet50c_aux", "cityscapes_dunet", "cityscapes_danet_resnet");
+  INFO(name);
+  const GoldenFile golden(std::string(CONVOY_TEST_DIR) + "/golden/segmentron/" + name + ".a.json");
+  const NetworkOptions options = golden.network_options();
+  Context context;
+  ParamStore store;
+  const auto backbone =
+      make_backbone(options.backbone, {.output_stride = options.output_stride, .multi_grid = options.multi_grid},
+                    Scope{.store = store, .path = "encoder"});
+  store.allocate();
+  golden.fill(store, "encoder.");
+  Graph graph(context, store);
+  Builder b{graph, Mode::kEval};
+  (*backbone)(b, graph.input("image", DType::kF32, golden.input_shape()));
+  std::map<std::string, Value> convolutions;
+  for (NodeId id = 0; id < static_cast<NodeId>(graph.size()); ++id)
+    if (graph.node(id).op->name == "conv2d") convolutions[graph.node(id).name] = Value{&graph, id, 0};
+  std::vector<Value> targets;
+  std::vector<nlohmann::json> rows;
+  for (const nlohmann::json& row : golden.json().at("eval").at("trace"))
+    if (row.at(1) == "Conv2d" && row.at(0).get<std::string>().starts_with("encoder.")) {
+      REQUIRE(convolutions.count(row.at(0)) == 1);
+      targets.push_back(convolutions[row.at(0)]);
+      rows.push_back(row);
+    }
+  REQUIRE(targets.size() == convolutions.size());
+  Session session(graph, targets);
+  const std::vector<float> image = golden.input();
+  session.bind("image", image.data());
+  session.run({});
+  for (size_t i = 0; i < rows.size(); ++i) {
+    INFO(rows[i].at(0));
+    const Tensor value = session.fetch(i);
+    CHECK(value.shape().to_vector() == rows[i].at(2).get<std::vector<int64_t>>());
+    double sum = 0, squares = 0;
+    for (const float x : value.to_floats()) {
+      sum += static_cast<double>(x);
+      squares += static_cast<double>(x) * static_cast<double>(x);
+    }
+    const double l2 = rows[i].at(3), count = static_cast<double>(value.shape().count());
+    CHECK(std::sqrt(squares) == Approx(l2).epsilon(1e-5));
+    CHECK(sum / count == Approx(rows[i].at(4).get<double>()).margin(1e-5 * l2 / std::sqrt(count)));
+  }
+}
 
 TEST_CASE("backbones give maps of the promised sizes") {
   const std::string name = GENERATE(from_range(backbone_names()));
