@@ -24,6 +24,9 @@ using Tag = memory::format_tag;
 constexpr int64_t kMaxSlices = 8;
 constexpr int64_t kMaxParts = 4;  // of the output channels, each of at least:
 constexpr int64_t kMinPartChannels = 32;
+// Images in turns: for maps so small that adding up partial sums in memory would take long beside computing them.
+constexpr int64_t kMaxTurnPixels = 512;
+constexpr int64_t kTurnParts = 8;
 constexpr int64_t kMaxPartialBytes = int64_t{64} << 20;
 
 const dnnl::engine& engine() {
@@ -180,15 +183,19 @@ struct Slice {
 };
 
 /// How the work is cut. Weight gradients: image slices, the partial sums of which are added in order, times parts of
-/// the output channels (only where a slice is one image, since just then the channels of y are contiguous).
+/// the output channels (only where a slice is one image, since just then the channels of y are contiguous). For
+/// small maps of many channels a thread takes the images of a part in turns: its partial sums then stay in the cache.
 struct Cut {
   int64_t image_slices = 1, parts = 1;
+  bool in_turns = false;
 };
 
 Cut cut_weight_gradient(const View& x, const View& y, const Conv2dParams& params, int64_t weight_bytes) {
   Cut cut;
   cut.image_slices = std::max<int64_t>(1, std::min({x.n, kMaxSlices, kMaxPartialBytes / weight_bytes}));
-  if (cut.image_slices == x.n && params.groups == 1 && y.layout == Layout::kBlocked)
+  if (params.groups != 1 || y.layout != Layout::kBlocked) return cut;
+  if (x.n > 1 && y.pixels() <= kMaxTurnPixels && y.c >= kTurnParts * kMinPartChannels) return {x.n, kTurnParts, true};
+  if (cut.image_slices == x.n)
     cut.parts = std::clamp<int64_t>(std::min(kMaxSlices / cut.image_slices, y.c / kMinPartChannels), 1, kMaxParts);
   return cut;
 }
@@ -214,6 +221,7 @@ struct OneDnnConv::Impl {
   std::vector<Prepared> kinds;                     // distinct slice shapes
   std::vector<Slice> slices;                       // one slice: oneDNN itself uses all threads
   int64_t parts = 1;                               // slices p, p + parts, ... are partial sums of part p
+  bool in_turns = false;                           // a thread adds up the slices of a part, one after the other
   size_t slice_bytes = 0, weight_bytes = 0, weight_scratch = 0;
 
   /// weights: in the primitive's format. What the direction reads and writes differs, oneDNN's handles are never const.
@@ -221,6 +229,8 @@ struct OneDnnConv::Impl {
                  char* space) const;
   void run_slices(const float* x, const char* weights, size_t weight_step, const float* bias, const float* y,
                   char* space) const;
+  /// The weight gradient of every part, summed over its slices; sums and one partial sum of each part.
+  void run_in_turns(const float* x, const float* dy, char* sums, char* partials, char* space) const;
 };
 
 void OneDnnConv::Impl::run_slice(const Slice& slice, const float* x, const void* weights, const float* bias,
@@ -253,6 +263,20 @@ void OneDnnConv::Impl::run_slices(const float* x, const char* weights, size_t we
   for (int64_t i = 0; i < count; ++i) {
     const size_t k = static_cast<size_t>(i);
     run_slice(slices[k], x, weights + k * weight_step, bias, y, space + k * slice_bytes);
+  }
+}
+
+void OneDnnConv::Impl::run_in_turns(const float* x, const float* dy, char* sums, char* partials, char* space) const {
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
+  for (int64_t p = 0; p < parts; ++p) {
+    const size_t part = static_cast<size_t>(p), values = kinds[slices[part].kind].w.inside.get_size() / sizeof(float);
+    float* sum = reinterpret_cast<float*>(sums + part * weight_bytes);
+    float* partial = reinterpret_cast<float*>(partials + part * weight_bytes);
+    for (size_t k = part; k < slices.size(); k += static_cast<size_t>(parts)) {
+      run_slice(slices[k], x, k == part ? sum : partial, nullptr, dy, space + part * slice_bytes);
+      if (k != part)
+        for (size_t e = 0; e < values; ++e) sum[e] += partial[e];
+    }
   }
 }
 
@@ -307,6 +331,7 @@ std::unique_ptr<OneDnnConv> OneDnnConv::create(Direction direction, const View& 
     const int64_t align = y.block * cut.parts;
     const int64_t part_channels = cut.parts == 1 ? y.c : (y.c + align - 1) / align * y.block;
     impl->parts = cut.parts = (y.c + part_channels - 1) / part_channels;
+    impl->in_turns = cut.in_turns;
     std::vector<std::pair<int64_t, int64_t>> sizes;
     for (int64_t i = 0; i < cut.image_slices; ++i)
       for (int64_t part = 0; part < cut.parts; ++part) {
@@ -338,8 +363,9 @@ std::unique_ptr<OneDnnConv> OneDnnConv::create(Direction direction, const View& 
 
 size_t OneDnnConv::workspace_bytes() const {
   const Impl& i = *impl_;
-  const size_t weights = i.direction == Direction::kBackwardWeights ? i.slices.size() : 1;
-  return i.weight_bytes * weights + std::max(i.slice_bytes * i.slices.size(), i.weight_scratch);
+  const size_t parts = static_cast<size_t>(i.parts), concurrent = i.in_turns ? parts : i.slices.size();
+  const size_t weights = i.direction != Direction::kBackwardWeights ? 1 : i.in_turns ? 2 * parts : i.slices.size();
+  return i.weight_bytes * weights + std::max(i.slice_bytes * concurrent, i.weight_scratch);
 }
 
 std::string OneDnnConv::implementation() const {
@@ -347,7 +373,10 @@ std::string OneDnnConv::implementation() const {
   std::string text = p.name;
   if (p.x.reorder) text += " +reorder x";
   if (p.y.reorder) text += " +reorder y";
-  if (impl_->slices.size() > 1) text += " in " + std::to_string(impl_->slices.size()) + " slices";
+  if (impl_->in_turns)
+    text += " in " + std::to_string(impl_->parts) + " parts, image by image";
+  else if (impl_->slices.size() > 1)
+    text += " in " + std::to_string(impl_->slices.size()) + " slices";
   return text;
 }
 
@@ -371,8 +400,11 @@ void OneDnnConv::backward_weights(const float* x, const float* dy, float* dw, vo
   const Impl& i = *impl_;
   const int64_t count = static_cast<int64_t>(i.slices.size());
   char* partials = static_cast<char*>(workspace);
-  char* space = partials + i.weight_bytes * i.slices.size();
-  i.run_slices(x, partials, i.weight_bytes, nullptr, dy, space);
+  char* space = partials + i.weight_bytes * (i.in_turns ? static_cast<size_t>(2 * i.parts) : i.slices.size());
+  if (i.in_turns)
+    i.run_in_turns(x, dy, partials, partials + static_cast<size_t>(i.parts) * i.weight_bytes, space);
+  else
+    i.run_slices(x, partials, i.weight_bytes, nullptr, dy, space);
   const int64_t step = static_cast<int64_t>(i.weight_bytes / sizeof(float)) * i.parts;
   const dnnl::stream stream(engine());
   for (int64_t part = 0; part < i.parts; ++part) {
@@ -381,7 +413,7 @@ void OneDnnConv::backward_weights(const float* x, const float* dy, float* dw, vo
     const int64_t values = static_cast<int64_t>(weights.inside.get_size() / sizeof(float));
     char* packed = partials + static_cast<size_t>(part) * i.weight_bytes;
     float* sum = reinterpret_cast<float*>(packed);
-    if (i.parts < count) {
+    if (i.parts < count && !i.in_turns) {
 #pragma omp parallel for num_threads(i.threads)
       for (int64_t e = 0; e < values; ++e) {
         float s = sum[e];
@@ -413,6 +445,20 @@ std::string onednn_version() {
 struct OneDnnConv::Impl {};
 OneDnnConv::OneDnnConv(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 OneDnnConv::~OneDnnConv() = default;
+void OneDnnConv::Impl::run_in_turns(const float* x, const float* dy, char* sums, char* partials, char* space) const {
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
+  for (int64_t p = 0; p < parts; ++p) {
+    const size_t part = static_cast<size_t>(p), values = kinds[slices[part].kind].w.inside.get_size() / sizeof(float);
+    float* sum = reinterpret_cast<float*>(sums + part * weight_bytes);
+    float* partial = reinterpret_cast<float*>(partials + part * weight_bytes);
+    for (size_t k = part; k < slices.size(); k += static_cast<size_t>(parts)) {
+      run_slice(slices[k], x, k == part ? sum : partial, nullptr, dy, space + part * slice_bytes);
+      if (k != part)
+        for (size_t e = 0; e < values; ++e) sum[e] += partial[e];
+    }
+  }
+}
+
 std::unique_ptr<OneDnnConv> OneDnnConv::create(Direction, const View&, const View&, int64_t, int64_t,
                                                const Conv2dParams&, bool, int) {
   return nullptr;
