@@ -245,7 +245,7 @@ TEST_CASE("gradient buckets hold every gradient once, in order of completion") {
 // tests/golden/plans: write them anew with CONVOY_UPDATE_GOLDEN=1 (and again with CONVOY_ISA=base), then read the
 // difference.
 TEST_CASE("plans of the networks are the recorded ones") {
-  const std::string network = GENERATE("FastSCNN", "BiSeNet");
+  const std::string network = GENERATE("FastSCNN", "BiSeNet", "DeepLabV3_Plus");
   test::TrainingStep step(network, {2, 3, 64, 128}, {});
   Session session(step.graph, {step.loss});
   const std::string text = session.plan().dump(false);

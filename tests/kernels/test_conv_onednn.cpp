@@ -110,6 +110,24 @@ TEST_CASE("oneDNN convolutions of many random shapes give equal bits for 1, 2 an
   }
 }
 
+TEST_CASE("weight gradients of wide layers on small maps are added up image by image") {
+  uint32_t seed = 5000;
+  for (const int64_t images : {2, 5})
+    for (const int64_t out : {256, 264, 300})
+      for (const int64_t dilation : {0, 2}) {  // 0: 1x1
+        const int64_t kernel = dilation ? 3 : 1;
+        const ConvCase k{
+            images, 24,     4,      5,
+            out,    kernel, kernel, {1, 1, dilation, dilation, dilation ? dilation : 1, dilation ? dilation : 1, 1}};
+        check_case(k, seed += 5);
+        ImageTensor x(k.n, k.c, k.h, k.w, 8), y(k.n, k.out_c, k.out_h(), k.out_w(), 8);
+        const auto conv =
+            OneDnnConv::create(Direction::kBackwardWeights, x.view(), y.view(), kernel, kernel, k.p, false, 2);
+        REQUIRE(conv);
+        CHECK(conv->implementation().find("image by image") != std::string::npos);
+      }
+}
+
 TEST_CASE("oneDNN convolutions of dense shapes are found for every direction") {
   for (const int64_t block : {8, 16}) {
     if (block == 16 && !has_avx512()) continue;
