@@ -19,7 +19,8 @@ using Clock = std::chrono::steady_clock;
 struct EvalArguments {
   explicit EvalArguments(CLI::App& command) : config(command), context(command), ranks(command) {
     command.add_option("--run-dir", run_directory, "a run: its best checkpoint, else its newest")->type_name("DIR");
-    command.add_option("--checkpoint", checkpoint, "a directory step-N")->type_name("DIR");
+    command.add_option("--checkpoint", checkpoint, "a directory step-N, or a weight file (.pth, .safetensors)")
+        ->type_name("PATH");
     command.add_option("--split", split, "train, val, ...")->capture_default_str();
     command.add_option("--save-predictions", pictures, "write the predictions as PNG files below this folder")
         ->type_name("DIR");
@@ -34,6 +35,8 @@ struct EvalArguments {
                      "with --json: the counts of pixels, one row for each class in the labels, one column for each "
                      "predicted class");
   }
+  ModelSource source() const { return {run_directory, checkpoint, config.file(), config.overrides()}; }
+
   ConfigArguments config;
   ContextArguments context;
   RankArguments ranks;
@@ -45,10 +48,11 @@ struct EvalArguments {
 /// Rank 0 chooses the checkpoint; every rank reads it.
 std::unique_ptr<TrainedModel> load_same_model(Communicator& communicator, const EvalArguments& args) {
   std::unique_ptr<TrainedModel> model;
-  if (communicator.rank() == 0)
-    model = load_model(args.run_directory.empty() ? args.checkpoint : args.run_directory, args.config.overrides());
+  if (communicator.rank() == 0) model = load_model(args.source());
   const std::string path = broadcast_text(communicator, model ? model->path.string() : "", "the checkpoint to score");
-  if (!model) model = load_model(path, args.config.overrides());
+  if (!model)
+    model = load_model({.checkpoint = path, .config_file = args.config.file(), .overrides = args.config.overrides()},
+                       false);
   check_same_start(communicator, model->config);
   check_same_state(communicator, model->store, model->step);
   return model;
@@ -150,10 +154,6 @@ void eval_rank(const EvalArguments& args, const JoinedRanks& joined) {
 }
 
 void eval(const EvalArguments& args) {
-  CONVOY_CHECK(args.run_directory.empty() != args.checkpoint.empty(),
-               "eval needs the weights: --run-dir DIR or --checkpoint DIR");
-  CONVOY_CHECK(args.config.file().empty(),
-               "eval takes its configuration from the checkpoint; override single keys by KEY VALUE");
   CONVOY_CHECK(!args.confusion || args.json, "--confusion is part of the JSON output; add --json");
   args.picture_kinds.require_use(!args.pictures.empty(), "--save-predictions DIR");
   if (args.ranks.is_launcher()) args.ranks.launch();

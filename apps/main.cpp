@@ -87,6 +87,7 @@ int run(int argc, char** argv) {
   convoy::add_report_command(app);
   convoy::add_verify_command(app);
   convoy::add_bench_command(app);
+  convoy::add_weights_command(app);
   app.require_subcommand(0, 1);
 
   std::vector<std::string> names;

@@ -3,7 +3,9 @@
 #include <cstring>
 #include <map>
 
+#include "apps/load_weights.h"
 #include "apps/recipe.h"
+#include "io/augment.h"
 
 namespace convoy {
 namespace fs = std::filesystem;
@@ -99,6 +101,46 @@ ClassTable class_table_of(const nlohmann::json& json) {
   return classes;
 }
 
+std::vector<NamedTensor> weight_tensors(ParamStore& store) {
+  std::vector<NamedTensor> tensors;
+  for (const std::string& name : store.state_order()) {
+    const auto alias = store.aliases().find(name);
+    const std::string& stored = alias == store.aliases().end() ? name : alias->second;
+    if (const int64_t p = store.find_parameter(stored); p >= 0) {
+      const Parameter& parameter = store.parameters()[static_cast<size_t>(p)];
+      tensors.push_back({name, ElementType::kF32, parameter.shape.to_vector(), store.value(p), {}});
+      continue;
+    }
+    const Tensor& value = store.buffers()[static_cast<size_t>(store.find_buffer(stored))].value;
+    tensors.push_back({name, element_type(value.dtype()), value.shape().to_vector(), value.view().data, {}});
+  }
+  return tensors;
+}
+
+namespace {
+
+/// What a network expects of its input, and eps of its batch norms.
+SafetensorsMetadata preprocessing_metadata(const Config& config, int64_t classes) {
+  const NetworkOptions options = network_options(config, classes);
+  const Normalization normalized = normalization(config);
+  return {{"bn_eps_encoder", fmt::format("{}", options.bn_eps_encoder)},
+          {"bn_eps_decoder", fmt::format("{}", options.bn_eps_decoder)},
+          {"mean", fmt::format("{}", fmt::join(normalized.mean, " "))},
+          {"std", fmt::format("{}", fmt::join(normalized.std_dev, " "))},
+          {"channel_order", "RGB"}};
+}
+
+}  // namespace
+
+SafetensorsMetadata weights_metadata(const TrainedModel& model) {
+  SafetensorsMetadata metadata = preprocessing_metadata(model.config, static_cast<int64_t>(model.classes.names.size()));
+  metadata["format"] = "pt";
+  metadata["convoy.config"] = dump_yaml(model.config);
+  metadata["convoy.classes"] = class_table_json(model.classes).dump();
+  metadata["convoy.step"] = std::to_string(model.step);
+  return metadata;
+}
+
 std::unique_ptr<TrainedModel> load_model(const fs::path& checkpoint_or_run, const std::vector<std::string>& overrides) {
   fs::path path = checkpoint_or_run;
   std::error_code ignored;
@@ -119,6 +161,84 @@ std::unique_ptr<TrainedModel> load_model(const fs::path& checkpoint_or_run, cons
       make_network(network_options(model->config, static_cast<int64_t>(model->classes.names.size())), model->store);
   restore_tensors(checkpoint, checkpoint.path.string(), model->store, false);
   return model;
+}
+
+std::vector<std::string> metadata_differences(const SafetensorsMetadata& metadata, const Config& config,
+                                              int64_t classes) {
+  std::vector<std::string> differences;
+  for (const auto& [key, here] : preprocessing_metadata(config, classes))
+    if (const auto there = metadata.find(key); there != metadata.end() && there->second != here)
+      differences.push_back(
+          fmt::format("{} is {} in the file's training, {} in the configuration", key, there->second, here));
+  return differences;
+}
+
+namespace {
+
+/// Names and colours of the configured data set's classes; made-up ones where the data set is not there.
+ClassTable classes_of(const Config& config) {
+  try {
+    return open_dataset(config, "val").classes();
+  } catch (const Error&) {
+    ClassTable table;
+    for (int64_t c = 0; c < class_count(config); ++c) {
+      table.names.push_back(fmt::format("class {}", c));
+      const auto shade = [&](int64_t factor) { return static_cast<uint8_t>(c * factor % 256); };
+      table.colors.push_back({shade(67), shade(151), shade(211)});
+    }
+    return table;
+  }
+}
+
+std::unique_ptr<TrainedModel> load_weight_file(const fs::path& path, const ModelSource& source, bool report) {
+  const WeightsFile file(path);
+  const auto recipe = file.metadata().find("convoy.config");
+  const bool carries_recipe = source.config_file.empty() && recipe != file.metadata().end();
+  CONVOY_CHECK(carries_recipe || !source.config_file.empty(),
+               "{}: a weight file that does not say what network it is of: give the recipe by --config-file",
+               path.string());
+  auto model = std::make_unique<TrainedModel>();
+  model->path = path;
+  model->config = carries_recipe ? parse_config(recipe->second, path.string(), source.overrides)
+                                 : load_config(source.config_file, source.overrides);
+  require_supported(model->config);
+  const auto classes = file.metadata().find("convoy.classes");
+  try {
+    model->classes = carries_recipe && classes != file.metadata().end()
+                         ? class_table_of(nlohmann::json::parse(classes->second))
+                         : classes_of(model->config);
+  } catch (const nlohmann::json::exception& error) {
+    fail("{}: its table of classes is malformed: {}", path.string(), error.what());
+  }
+  const auto class_number = static_cast<int64_t>(model->classes.names.size());
+  const auto differences = metadata_differences(file.metadata(), model->config, class_number);
+  CONVOY_CHECK(differences.empty(), "{}: {}", path.string(), fmt::join(differences, "; "));
+  model->network = make_network(network_options(model->config, class_number), model->store);
+  const std::string table = load_weights(file, model->store, {.whole = true});
+  if (report) fmt::print(stderr, "weights of {}\n", table);
+  return model;
+}
+
+}  // namespace
+
+std::unique_ptr<TrainedModel> load_model(const ModelSource& source, bool report) {
+  fs::path path = source.run_directory.empty() ? source.checkpoint : source.run_directory;
+  CONVOY_CHECK(source.run_directory.empty() || source.checkpoint.empty(),
+               "the weights are named twice: by --run-dir and by --checkpoint");
+  if (path.empty()) path = load_config(source.config_file, source.overrides).test.test_model_path;
+  CONVOY_CHECK(!path.empty(),
+               "the weights are missing: --run-dir DIR, --checkpoint DIR or FILE, or --config-file with "
+               "TEST.TEST_MODEL_PATH");
+  std::error_code ignored;
+  if (!fs::is_directory(path, ignored)) {
+    CONVOY_CHECK(fs::exists(path, ignored), "{}: there is no such file or directory", path.string());
+    return load_weight_file(path, source, report);
+  }
+  CONVOY_CHECK(source.config_file.empty(),
+               "{}: a checkpoint brings its configuration along; leave --config-file out, and override single keys by "
+               "KEY VALUE",
+               path.string());
+  return load_model(path, source.overrides);
 }
 
 }  // namespace convoy

@@ -29,9 +29,33 @@ struct TrainedModel {
   ClassTable classes;
   ParamStore store;
   std::unique_ptr<Network> network;
-  std::filesystem::path path;  ///< the step-N directory
+  std::filesystem::path path;  ///< the step-N directory, or the weight file
   int64_t step = 0;
 };
+
+/// Parameters and buffers in the order of the state_dict, second names of shared parameters included. The tensors
+/// borrow the store's memory.
+std::vector<NamedTensor> weight_tensors(ParamStore& store);
+
+/// What travels with exported weights: the recipe, classes, normalisation and eps of batch norms, all as texts.
+SafetensorsMetadata weights_metadata(const TrainedModel& model);
+
+/// What in a file's metadata differs from what a configuration says (eps of batch norms, normalisation), one line each.
+/// Empty for files without such metadata.
+std::vector<std::string> metadata_differences(const SafetensorsMetadata& metadata, const Config& config,
+                                              int64_t classes);
+
+/// Where a trained network is to come from: one of run directory, checkpoint (a directory step-N, or a weight file) and
+/// TEST.TEST_MODEL_PATH of the configuration.
+struct ModelSource {
+  std::filesystem::path run_directory, checkpoint;
+  std::string config_file;             ///< for weight files that do not carry their recipe; else empty
+  std::vector<std::string> overrides;  ///< KEY VALUE ... on top of the configuration
+};
+
+/// Throws Error where the source is not given in one way, where a weight file needs a configuration, and where the
+/// weights do not fit the network. Prints the match table of a weight file on standard error when `report`.
+std::unique_ptr<TrainedModel> load_model(const ModelSource& source, bool report = true);
 
 /// Reads a step-N directory, or of a run directory the best checkpoint, else the newest. `overrides`: KEY VALUE ... on
 /// top of the stored configuration.

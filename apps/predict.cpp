@@ -14,7 +14,8 @@ namespace {
 struct PredictArguments {
   explicit PredictArguments(CLI::App& command) : config(command), context(command) {
     command.add_option("--run-dir", run_directory, "a run: its best checkpoint, else its newest")->type_name("DIR");
-    command.add_option("--checkpoint", checkpoint, "a directory step-N")->type_name("DIR");
+    command.add_option("--checkpoint", checkpoint, "a directory step-N, or a weight file (.pth, .safetensors)")
+        ->type_name("PATH");
     command.add_option("--input-img", input, "an image, or a folder of images")->required()->type_name("PATH");
     command.add_flag("--recursive", recursive, "images in folders below the folder, too");
     command
@@ -30,6 +31,8 @@ struct PredictArguments {
         ->check(CLI::IsMember({"skip", "fail"}));
     command.add_flag("--json", json, "print what was written as JSON");
   }
+  ModelSource source() const { return {run_directory, checkpoint, config.file(), config.overrides()}; }
+
   ConfigArguments config;
   ContextArguments context;
   PictureArguments picture_kinds;
@@ -68,15 +71,10 @@ std::string output_directory(const PredictArguments& args, const Config& config)
 }
 
 void predict(const PredictArguments& args) {
-  CONVOY_CHECK(args.run_directory.empty() != args.checkpoint.empty(),
-               "predict needs the weights: --run-dir DIR or --checkpoint DIR");
-  CONVOY_CHECK(args.config.file().empty(),
-               "predict takes its configuration from the checkpoint; override single keys by KEY VALUE");
   const std::vector<fs::path> files = files_of(args.input, args.recursive);
   std::error_code ignored;
   const bool one_file = !fs::is_directory(args.input, ignored);
-  const auto model =
-      load_model(args.run_directory.empty() ? args.checkpoint : args.run_directory, args.config.overrides());
+  const auto model = load_model(args.source());
   Context context(args.context.options());
   Predictor predictor(context, model->store, *model->network, normalization(model->config),
                       prediction_options(model->config));

@@ -16,9 +16,6 @@ void require_supported(const Config& config) {
   const std::string& bn = config.model.bn_type;
   need(config.solver.optimizer == "sgd", "SOLVER.OPTIMIZER " + config.solver.optimizer);
   need(bn == "BN" || bn == "SyncBN" || bn == "nnSyncBN", "MODEL.BN_TYPE " + bn);
-  need(config.train.pretrained_model_path.empty(), "TRAIN.PRETRAINED_MODEL_PATH");
-  need(config.train.backbone_pretrained_path.empty(), "TRAIN.BACKBONE_PRETRAINED_PATH");
-  need(config.test.test_model_path.empty(), "TEST.TEST_MODEL_PATH (name the weights with --run-dir or --checkpoint)");
   CONVOY_CHECK(missing.empty(), "not available yet: {}; remove it from the configuration", fmt::join(missing, ", "));
 }
 

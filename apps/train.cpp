@@ -19,7 +19,9 @@ struct TrainArguments {
         .add_option("--run-dir", run_directory,
                     "where the run writes; default runs/<network>_<backbone>_<data set>_<time>")
         ->type_name("DIR");
-    command.add_option("--resume", trainer.resume, "auto: newest checkpoint of the run directory, or a path")
+    command
+        .add_option("--resume", trainer.resume,
+                    "auto: newest checkpoint of the run directory, or a path: step-N, or the reference's {epoch}.pth")
         ->type_name("auto|PATH");
     command.add_option("--max-iters", max_iters, "steps of the run (TRAIN.MAX_ITERS)")
         ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000'000}));

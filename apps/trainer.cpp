@@ -102,7 +102,7 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options)
   loading.report = [this](const std::string& message) { log().warning("{}", message); };
   loading.reading = [this](const std::string& file) { communicator_->set_data_file(file); };
   loader_ = std::make_unique<Loader>(train_data_, augment_options(config_), normalization(config_), loading);
-  if (!options_.resume.empty()) resume();
+  if (options_.resume.empty() || !resume()) load_initial_weights();
   check_same_state(*communicator_, store_, step_);
   log_start();
 }
@@ -191,8 +191,6 @@ void Trainer::log_start() {
         "changes",
         shard_.global, config_.train.batch_size, ranks);
   if (ranks > 1) log().info("batch normalisation {}", batch_plan_.describe());
-  if (!config_.model.backbone.empty() && config_.train.backbone_pretrained && step_ == 0)
-    log().warning("{} starts from random weights: nothing is downloaded", config_.model.backbone);
 }
 
 TrainResult Trainer::run() {

@@ -29,7 +29,8 @@ struct TrainerOptions {
   std::filesystem::path run_directory;  ///< of several ranks only rank 0 opens it
   ContextOptions context;
   std::shared_ptr<Communicator> communicator;  ///< the ranks that train together; null: one rank
-  std::string resume;         ///< "": a new run; "auto": the run directory's newest checkpoint; else a path
+  std::string resume;  ///< "": a new run; "auto": the run directory's newest checkpoint; else a path of a checkpoint or
+                       ///< {epoch}.pth
   int64_t log_interval = 10;  ///< steps between lines of the log and of metrics.jsonl
   int64_t val_epochs = 1;     ///< epochs between evaluations
   bool skip_val = false;
@@ -76,7 +77,9 @@ class Trainer {
   void open_run_directory();
   void check_data();
   void log_start();
-  void resume();
+  bool resume();
+  void resume_from_file(const std::filesystem::path& path);
+  void load_initial_weights();
   void restore(const LoadedCheckpoint& checkpoint);
   double train_step(const Batch& batch);
   bool evaluation_due() const;

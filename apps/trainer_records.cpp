@@ -39,10 +39,11 @@ std::string not_finite(const NamedTensor& tensor, int64_t step) {
 
 }  // namespace
 
-// Rank 0 finds the checkpoint; every rank reads it.
-void Trainer::resume() {
+// Rank 0 finds the checkpoint; every rank reads it. Returns whether there is one.
+bool Trainer::resume() {
   communicator_->set_activity("looking for the checkpoint to resume from");
   std::optional<LoadedCheckpoint> checkpoint;
+  std::string weights_file;
   if (is_main()) {
     fs::path from = options_.resume;
     if (options_.resume == "auto") {
@@ -52,27 +53,38 @@ void Trainer::resume() {
         for (const std::string& reason : found->skipped)
           log().warning("a damaged checkpoint was passed over: {}", reason);
     }
-    if (!from.empty()) checkpoint = load_checkpoint(from);
+    std::error_code ignored;
+    if (fs::is_regular_file(from, ignored))
+      weights_file = from.string();
+    else if (!from.empty())
+      checkpoint = load_checkpoint(from);
   }
-  const std::string path =
-      broadcast_text(*communicator_, checkpoint ? checkpoint->path.string() : "", "the checkpoint to resume from");
+  const std::string path = broadcast_text(*communicator_, checkpoint ? checkpoint->path.string() : weights_file,
+                                          "the checkpoint to resume from");
   if (path.empty()) {
-    if (!is_main()) return;
+    if (!is_main()) return false;
     log().info("resume auto: {} holds no checkpoint, the run starts anew", directory_->checkpoints().string());
     directory_->metrics().truncate_after(0);
-    return;
+    return false;
   }
   communicator_->set_activity("reading a checkpoint");
-  if (!checkpoint) checkpoint = load_checkpoint(path);
-  restore(*checkpoint);
-  if (!is_main()) return;
-  for (const std::string& reason : checkpoint->skipped)
-    log().warning("a damaged checkpoint was passed over: {}", reason);
+  std::error_code ignored;
+  if (fs::is_regular_file(path, ignored)) {
+    resume_from_file(path);
+  } else {
+    if (!checkpoint) checkpoint = load_checkpoint(path);
+    restore(*checkpoint);
+  }
+  if (!is_main()) return true;
+  if (checkpoint)
+    for (const std::string& reason : checkpoint->skipped)
+      log().warning("a damaged checkpoint was passed over: {}", reason);
   const MetricsFile::Cut cut = directory_->metrics().truncate_after(step_);
   const int abandoned = checkpoints_->set_aside_after(step_);
   log().info("resumed from {} at step {}{}{}", path, step_,
              cut.removed ? fmt::format("; {} later metrics were cut off", cut.removed) : "",
              abandoned ? fmt::format("; {} later checkpoints were set aside as .abandoned", abandoned) : "");
+  return true;
 }
 
 void Trainer::restore(const LoadedCheckpoint& checkpoint) {

@@ -3,105 +3,20 @@
 #include <bit>
 #include <charconv>
 #include <cstring>
+#include <optional>
 
 #include "engine/error.h"
+#include "io/pickle_ops.h"
+#include "io/pickle_text.h"
 
 namespace convoy {
 namespace {
 
 constexpr size_t kMaxIntegerBytes = 1024;
 
-// The opcodes, by the names of Python's pickletools.
-enum Op : uint8_t {
-  kMark = '(',
-  kStop = '.',
-  kPop = '0',
-  kPopMark = '1',
-  kDup = '2',
-  kFloat = 'F',
-  kInt = 'I',
-  kBinInt = 'J',
-  kBinInt1 = 'K',
-  kLong = 'L',
-  kBinInt2 = 'M',
-  kNone = 'N',
-  kPersId = 'P',
-  kBinPersId = 'Q',
-  kReduce = 'R',
-  kString = 'S',
-  kBinString = 'T',
-  kShortBinString = 'U',
-  kUnicode = 'V',
-  kBinUnicode = 'X',
-  kAppend = 'a',
-  kBuild = 'b',
-  kGlobal = 'c',
-  kDict = 'd',
-  kEmptyDict = '}',
-  kAppends = 'e',
-  kGet = 'g',
-  kBinGet = 'h',
-  kInst = 'i',
-  kLongBinGet = 'j',
-  kList = 'l',
-  kEmptyList = ']',
-  kObj = 'o',
-  kPut = 'p',
-  kBinPut = 'q',
-  kLongBinPut = 'r',
-  kSetItem = 's',
-  kTuple = 't',
-  kEmptyTuple = ')',
-  kSetItems = 'u',
-  kBinFloat = 'G',
-  kBinBytes = 'B',
-  kShortBinBytes = 'C',
-  kProto = 0x80,
-  kNewObj = 0x81,
-  kExt1 = 0x82,
-  kExt2 = 0x83,
-  kExt4 = 0x84,
-  kTuple1 = 0x85,
-  kTuple2 = 0x86,
-  kTuple3 = 0x87,
-  kNewTrue = 0x88,
-  kNewFalse = 0x89,
-  kLong1 = 0x8a,
-  kLong4 = 0x8b,
-  kShortBinUnicode = 0x8c,
-  kBinUnicode8 = 0x8d,
-  kBinBytes8 = 0x8e,
-  kEmptySet = 0x8f,
-  kAddItems = 0x90,
-  kFrozenSet = 0x91,
-  kNewObjEx = 0x92,
-  kStackGlobal = 0x93,
-  kMemoize = 0x94,
-  kFrame = 0x95,
-  kByteArray8 = 0x96,
-  kNextBuffer = 0x97,
-  kReadonlyBuffer = 0x98,
-};
-
-void append_utf8(std::string& text, uint32_t point) {
-  if (point < 0x80) {
-    text += static_cast<char>(point);
-  } else if (point < 0x800) {
-    text += static_cast<char>(0xc0 | point >> 6);
-    text += static_cast<char>(0x80 | (point & 0x3f));
-  } else if (point < 0x10000) {
-    text += static_cast<char>(0xe0 | point >> 12);
-    text += static_cast<char>(0x80 | (point >> 6 & 0x3f));
-    text += static_cast<char>(0x80 | (point & 0x3f));
-  } else {
-    text += static_cast<char>(0xf0 | (point >> 18 & 7));
-    text += static_cast<char>(0x80 | (point >> 12 & 0x3f));
-    text += static_cast<char>(0x80 | (point >> 6 & 0x3f));
-    text += static_cast<char>(0x80 | (point & 0x3f));
-  }
-}
-
 }  // namespace
+
+using namespace pickle_ops;
 
 class PickleMachine {
  public:
@@ -278,88 +193,19 @@ class PickleMachine {
     push(memo_[index]);
   }
 
-  /// 'text' or "text" of protocol 0, with Python's escapes.
-  std::string unquoted(std::string_view text) {
-    if (text.size() < 2 || text.front() != text.back() || (text.front() != '\'' && text.front() != '"'))
-      bad("a text without quotes");
-    text = text.substr(1, text.size() - 2);
-    std::string result;
-    for (size_t i = 0; i < text.size(); ++i) {
-      if (text[i] != '\\') {
-        result += text[i];
-        continue;
-      }
-      if (++i == text.size()) bad("an escape has no end");
-      constexpr std::string_view kFrom = "\\'\"nrtabfv0", kTo = "\\'\"\n\r\t\a\b\f\v";
-      const size_t known = kFrom.find(text[i]);
-      if (text[i] == 'x') {
-        if (i + 2 >= text.size()) bad("an escape has no end");
-        result += static_cast<char>(hex(text.substr(i + 1, 2)));
-        i += 2;
-      } else if (known < kTo.size()) {
-        result += kTo[known];
-      } else {
-        bad("the escape \\{} is unknown", text[i]);
-      }
-    }
-    return result;
+  /// A text of protocol 0.
+  void push_decoded(std::optional<std::string> (*decode)(std::string_view), std::string_view text) {
+    auto decoded = decode(text);
+    if (!decoded) bad("'{}' is no text with Python's escapes", text.substr(0, 40));
+    push_text(PickleKind::kString, keep(std::move(*decoded)));
   }
-  /// A text with \uXXXX and \UXXXXXXXX, otherwise Latin-1.
-  std::string raw_unicode(std::string_view text) {
-    std::string result;
-    for (size_t i = 0; i < text.size(); ++i) {
-      const size_t digits = text[i] != '\\' || i + 1 == text.size() ? 0
-                            : text[i + 1] == 'u'                    ? 4
-                            : text[i + 1] == 'U'                    ? 8
-                                                                    : 0;
-      if (digits == 0) {
-        append_utf8(result, static_cast<uint8_t>(text[i]));
-        continue;
-      }
-      if (text.size() - i - 2 < digits) bad("an escape has no end");
-      append_utf8(result, hex(text.substr(i + 2, digits)));
-      i += digits + 1;
-    }
-    return result;
-  }
-  uint32_t hex(std::string_view digits) {
-    uint32_t value = 0;
-    const auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
-    if (error != std::errc() || stop != digits.data() + digits.size()) bad("'{}' is no number", digits);
-    return value;
-  }
-
   void push_decimal_long(std::string_view text) {
     if (text.ends_with('L')) text.remove_suffix(1);
     if (text.size() <= 18) return push_integer(parse<int64_t>(text));
     if (text.size() > kMaxIntegerBytes) bad("a whole number of {} digits", text.size());
-    push_long(keep(binary(text)));
-  }
-  /// Little-endian two's complement of decimal digits.
-  std::string binary(std::string_view text) {
-    const bool negative = text.starts_with('-');
-    std::string bytes(1, '\0');
-    for (char digit : text.substr(negative ? 1 : 0)) {
-      if (digit < '0' || digit > '9') bad("'{}' is no number", text.substr(0, 40));
-      int carry = digit - '0';
-      for (char& byte : bytes) {
-        carry += static_cast<uint8_t>(byte) * 10;
-        byte = static_cast<char>(carry & 0xff);
-        carry >>= 8;
-      }
-      if (carry > 0) bytes += static_cast<char>(carry);
-    }
-    if (bytes.back() & 0x80) bytes += '\0';
-    if (!negative) return bytes;
-    int carry = 1;
-    for (char& byte : bytes) {
-      carry += static_cast<uint8_t>(~byte);
-      byte = static_cast<char>(carry & 0xff);
-      carry >>= 8;
-    }
-    // As short as it can be: a sign byte only where it is needed.
-    while (bytes.size() > 1 && bytes.back() == '\xff' && (bytes[bytes.size() - 2] & 0x80)) bytes.pop_back();
-    return bytes;
+    auto bytes = binary_of_decimal(text);
+    if (!bytes) bad("'{}' is no number", text.substr(0, 40));
+    push_long(keep(std::move(*bytes)));
   }
 
   /// One operation; false at the end of the pickle.
@@ -413,10 +259,10 @@ class PickleMachine {
         push_real(std::bit_cast<double>(__builtin_bswap64(number(8))));
         return true;
       case kString:
-        push_text(PickleKind::kString, keep(unquoted(line())));
+        push_decoded(unquoted_text, line());
         return true;
       case kUnicode:
-        push_text(PickleKind::kString, keep(raw_unicode(line())));
+        push_decoded(raw_unicode_text, line());
         return true;
       case kBinString:
       case kBinUnicode:

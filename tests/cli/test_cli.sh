@@ -4,6 +4,7 @@
 set -u
 convoy=$(realpath "$1")
 golden=$(realpath "$(dirname "$0")/../golden/segmentron/cityscapes_fast_scnn.a.json")
+weights=$(realpath "$(dirname "$0")/../golden/weights")
 work=$(mktemp -d)
 trap 'umount "$work/small" 2>/dev/null; rm -rf "$work"' EXIT
 cd "$work"
@@ -36,7 +37,7 @@ losses() { sed -E 's/.*"loss":([^,]*),.*"step":([0-9]+).*/\2 \1/' "$1/metrics.js
 
 check "synth" $convoy synth data --images 10 --size 70x130 --seed 5
 check "version" sh -c "$convoy --version --json | grep -q '\"version\"'"
-for command in train eval predict plan doctor synth report verify bench; do
+for command in train eval predict plan doctor synth report verify bench weights; do
   check "$command --help" sh -c "$convoy $command --help | grep -q -- --help"
 done
 check "doctor" $convoy doctor --config-file recipe.yaml
@@ -101,6 +102,32 @@ refused "a kind of picture that is none" "heatmap" $convoy predict --run-dir tes
 refused "alpha beyond 1" "alpha" $convoy predict --run-dir tested --input-img mixed --alpha nan
 refused "kinds without pictures" "--save-predictions" $convoy eval --run-dir tested --as index
 refused "a confusion matrix without JSON" "--json" $convoy eval --run-dir tested --confusion
+
+
+# Weight files.
+check "weights list --json" sh -c "$convoy weights list '$weights/mixed.pth' --json | grep -q '\"name\":\"nested/od/w\",\"dtype\":\"float32\",\"shape\":\[2,3,1,2\]'"
+check "weights list of a run" sh -c "$convoy weights list tested | grep -q 'checkpoint'"
+check "weights diff of equal files" $convoy weights diff "$weights/mixed.pth" "$weights/mixed_legacy.pth"
+checks=$((checks + 1))
+$convoy weights diff "$weights/mixed.pth" "$weights/objects.pth" > diff.log
+[ $? = 1 ] && grep -q "only in" diff.log && echo "ok: weights diff of others" || fail "weights diff of others"
+check "weights convert" $convoy weights convert "$weights/mixed.pth" mixed.safetensors --select tensors
+check "and back" $convoy weights convert mixed.safetensors mixed.pth --add-prefix x.
+check "to the same values" $convoy weights diff "$weights/mixed.pth" mixed.pth --select-a tensors --strip-b x.
+check "weights export" $convoy weights export tested model.safetensors
+check "weights export to .pth" $convoy weights export tested model.pth
+check "eval of an exported file" sh -c "$convoy eval --checkpoint model.safetensors --json | grep -q miou_present"
+check "eval of a .pth" sh -c "$convoy eval --config-file recipe.yaml TEST.TEST_MODEL_PATH model.pth --ranks 2 --json | grep -q miou_present"
+check "predict by a .pth" $convoy predict --config-file recipe.yaml --checkpoint model.pth --input-img "$(ls mixed/*.png | head -1)" --output-dir by-pth
+check "train from a .pth" sh -c "$train --run-dir tuned --max-iters 1 --skip-val TRAIN.PRETRAINED_MODEL_PATH model.pth | grep -q 'tensors matched'"
+refused "a .pth without recipe" "--config-file" $convoy eval --checkpoint model.pth
+refused "a .pth of something else" "too few weights" $train --run-dir bad TRAIN.PRETRAINED_MODEL_PATH "$weights/mixed.pth"
+refused "a weight file that is none" "neither" $convoy weights list recipe.yaml
+refused "an ending that says nothing" ".safetensors" $convoy weights convert "$weights/mixed.pth" mixed.bin
+refused "weights nowhere" "absent.pth" $convoy weights list absent.pth
+printf 'cos\nsystem\n(S"touch was-run"\ntR.' > attack.pth
+refused "a pickle that runs a program" "os.system" $convoy weights list attack.pth
+check "which was not run" test ! -e was-run
 
 check "bench step" $convoy bench step --net FastSCNN --size 64x96 --batch 2 --threads 1 --warmup 0 --pairs 1
 check "plan --ranks" sh -c "$convoy plan --config-file recipe.yaml --ranks 2 --dump-plan | grep -q 'sync_bn_stats'"

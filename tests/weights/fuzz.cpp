@@ -159,7 +159,7 @@ std::string archive(const std::vector<std::pair<std::string, std::string>>& entr
     const std::string common = number(20, 2) + number(0, 8) + number(zip_crc32(content), 4) +
                                number(content.size(), 4) + number(content.size(), 4) + number(name.size(), 2) +
                                number(0, 2);
-    directory += "PK\x01\x02" + number(20, 2) + common + number(0, 10) + number(out.size(), 4) + name;
+    directory += "PK\x01\x02" + number(20, 2) + common + std::string(10, '\0') + number(out.size(), 4) + name;
     out += "PK\x03\x04" + common + name + content;
   }
   const size_t at = out.size();

@@ -1,0 +1,167 @@
+// How a Trainer starts from weights that others have trained: pretrained backbones, whole networks to go on from, and
+// checkpoints of the reference.
+#include <charconv>
+#include <map>
+
+#include "apps/load_weights.h"
+#include "apps/model_state.h"
+#include "apps/recipe.h"
+#include "apps/trainer.h"
+#include "io/tensor_values.h"
+
+namespace convoy {
+namespace fs = std::filesystem;
+namespace {
+
+/// "optimizer/state/12/momentum_buffer" between the two fixed parts: 12.
+std::optional<size_t> number_between_parts(const std::string& name, std::string_view before, std::string_view behind) {
+  if (!name.starts_with(before) || !name.ends_with(behind) || name.size() <= before.size() + behind.size())
+    return std::nullopt;
+  size_t number = 0;
+  const char* end = name.data() + name.size() - behind.size();
+  const auto [stop, error] = std::from_chars(name.data() + before.size(), end, number);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  return number;
+}
+
+const nlohmann::json* find_leaf(const WeightsFile& file, const std::string& name) {
+  for (const WeightLeaf& leaf : file.others())
+    if (leaf.name == name) return &leaf.value;
+  return nullptr;
+}
+
+/// How many parameters each group of the file's optimizer has.
+std::vector<size_t> group_sizes(const WeightsFile& file) {
+  std::vector<size_t> sizes;
+  constexpr std::string_view kGroups = "optimizer/param_groups/";
+  for (const WeightLeaf& leaf : file.others()) {
+    const size_t params = leaf.name.find("/params/");
+    if (params == std::string::npos) continue;
+    const auto group = number_between_parts(leaf.name.substr(0, params), kGroups, "");
+    if (!group || *group > file.others().size()) continue;
+    if (*group >= sizes.size()) sizes.resize(*group + 1, 0);
+    ++sizes[*group];
+  }
+  return sizes;
+}
+
+/// The parameters in the order in which the reference hands them to its optimizer, group by group: all of them; or the
+/// encoder's, then those of each part of the decoder.
+std::vector<std::vector<size_t>> reference_groups(const ParamStore& store, const Network& network, size_t groups) {
+  std::vector<std::string> prefixes = {""};
+  if (groups > 1) {
+    prefixes = network.decoder_prefixes();
+    prefixes.insert(prefixes.begin(), "encoder.");
+  }
+  std::vector<std::vector<size_t>> order(prefixes.size());
+  for (size_t g = 0; g < prefixes.size(); ++g)
+    for (size_t i = 0; i < store.parameters().size(); ++i)
+      if (store.parameters()[i].name.starts_with(prefixes[g])) order[g].push_back(i);
+  return order;
+}
+
+/// Copies the momentum buffers of a reference checkpoint into the velocities. Throws Error where it cannot be known
+/// whose they are.
+void restore_momentum(const WeightsFile& file, ParamStore& store, const Network& network) {
+  const std::string path = file.path().string();
+  const std::vector<size_t> sizes = group_sizes(file);
+  const auto order = reference_groups(store, network, sizes.size());
+  std::vector<size_t> wanted_sizes, parameters;
+  for (const auto& group : order) {
+    wanted_sizes.push_back(group.size());
+    parameters.insert(parameters.end(), group.begin(), group.end());
+  }
+  CONVOY_CHECK(!sizes.empty() && sizes == wanted_sizes,
+               "{}: its optimizer has groups of {} parameters, this network's would have {}: the momentum cannot be "
+               "assigned. Start from its weights by TRAIN.PRETRAINED_MODEL_PATH instead of --resume",
+               path, sizes.empty() ? "no" : fmt::format("{}", fmt::join(sizes, ", ")), fmt::join(wanted_sizes, ", "));
+  store.require_velocities();
+  size_t restored = 0;
+  for (size_t i = 0; i < file.tensors().size(); ++i) {
+    const WeightInfo& info = file.tensors()[i];
+    const auto number = number_between_parts(info.name, "optimizer/state/", "/momentum_buffer");
+    if (!number) continue;
+    CONVOY_CHECK(*number < parameters.size(), "{}: momentum of parameter {}, the network has {}", path, *number,
+                 parameters.size());
+    const Parameter& parameter = store.parameters()[parameters[*number]];
+    CONVOY_CHECK(
+        info.shape == parameter.shape.to_vector(),
+        "{}: the momentum of parameter {} has shape ({}), {} has ({}): the order of parameters is another one. "
+        "Start from its weights by TRAIN.PRETRAINED_MODEL_PATH instead of --resume",
+        path, *number, fmt::join(info.shape, ", "), parameter.name, fmt::join(parameter.shape.to_vector(), ", "));
+    const std::vector<float> values = to_floats(file.tensor(i));
+    std::copy(values.begin(), values.end(), store.velocity(static_cast<int64_t>(parameters[*number])));
+    ++restored;
+  }
+  CONVOY_CHECK(restored > 0,
+               "{}: its optimizer holds no momentum: it was not SGD with momentum, or has not taken a step. Start from "
+               "its weights by TRAIN.PRETRAINED_MODEL_PATH instead of --resume",
+               path);
+}
+
+}  // namespace
+
+// Every rank reads the file; check_same_state compares them afterwards.
+void Trainer::load_initial_weights() {
+  const TrainConfig& train = config_.train;
+  communicator_->set_activity("reading pretrained weights");
+  const auto load = [&](const std::string& path, const LoadOptions& options) {
+    const WeightsFile file(path);
+    const std::string table = load_weights(file, store_, options);
+    if (!is_main()) return;
+    log().info("weights of {}", table);
+    for (const std::string& difference : metadata_differences(file.metadata(), config_, train_data_.num_classes()))
+      log().warning("{}: {}", path, difference);
+  };
+  if (!train.pretrained_model_path.empty()) {
+    load(train.pretrained_model_path, {});
+    if (is_main() && !train.backbone_pretrained_path.empty())
+      log().warning("TRAIN.BACKBONE_PRETRAINED_PATH is not read: TRAIN.PRETRAINED_MODEL_PATH holds the whole network");
+    return;
+  }
+  if (config_.model.backbone.empty()) {
+    CONVOY_CHECK(train.backbone_pretrained_path.empty(),
+                 "TRAIN.BACKBONE_PRETRAINED_PATH is set, and {} has no backbone; whole networks are named by "
+                 "TRAIN.PRETRAINED_MODEL_PATH",
+                 config_.model.model_name);
+    return;
+  }
+  if (train.backbone_pretrained && !train.backbone_pretrained_path.empty()) {
+    load(train.backbone_pretrained_path, {.within = "encoder."});
+  } else if (is_main() && train.backbone_pretrained) {
+    log().warning(
+        "{} starts from random weights: nothing is downloaded; name a file of pretrained weights by "
+        "TRAIN.BACKBONE_PRETRAINED_PATH",
+        config_.model.backbone);
+  } else if (is_main() && !train.backbone_pretrained_path.empty()) {
+    log().warning("TRAIN.BACKBONE_PRETRAINED_PATH is not read: TRAIN.BACKBONE_PRETRAINED is False");
+  }
+}
+
+// {epoch}.pth of the reference: weights, running statistics, momentum and the number of epochs that are done.
+void Trainer::resume_from_file(const fs::path& path) {
+  const WeightsFile file(path);
+  const nlohmann::json* epoch = find_leaf(file, "epoch");
+  CONVOY_CHECK(epoch && epoch->is_number_integer() && epoch->get<int64_t>() >= 0,
+               "{}: --resume goes on from a directory step-N, a run, or an {{epoch}}.pth with epoch, state_dict and "
+               "optimizer; this file has weights alone: start from them by TRAIN.PRETRAINED_MODEL_PATH",
+               path.string());
+  const std::string table = load_weights(file, store_, {.least_share = 1, .whole = true});
+  restore_momentum(file, store_, *network_);
+  const int64_t epochs = epoch->get<int64_t>();
+  CONVOY_CHECK(epochs <= total_steps_ / steps_per_epoch_,
+               "{}: {} epochs are done, the run has only {} steps ({} per epoch); raise TRAIN.EPOCHS", path.string(),
+               epochs, total_steps_, steps_per_epoch_);
+  step_ = epochs * steps_per_epoch_;
+  samples_seen_ = step_ * shard_.global;
+  optimizer_->resume(step_);
+  loader_->seek(step_);
+  if (!is_main()) return;
+  log().info("weights of {}", table);
+  const nlohmann::json* iteration = find_leaf(file, "lr_scheduler/last_epoch");
+  if (iteration && *iteration != step_)
+    log().warning("{}: its schedule stands at step {}, this run's at {} ({} epochs of {} steps)", path.string(),
+                  iteration->dump(), step_, epochs, steps_per_epoch_);
+}
+
+}  // namespace convoy
