@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <set>
+#include <string>
 
 #include "io/resize.h"
 
@@ -154,7 +155,7 @@ TEST_CASE("blur is a Gaussian of the given width", "[io][augment]") {
     double sum = 0;
     for (int64_t x = 0; x < kWidth; ++x) {
       const double wanted = 120 * (1 + std::erf((static_cast<double>(x) - 50.5) / (sigma * std::sqrt(2.0))));
-      CHECK(std::abs(image.pixel(1, x)[2] - wanted) < (sigma < 0.5 ? 18 : 7));
+      CHECK(std::abs(image.pixel(1, x)[2] - wanted) < (sigma < 0.5 ? 18 : 10));
       CHECK(image.pixel(0, x)[0] == image.pixel(2, x)[1]);
       sum += image.pixel(1, x)[0];
     }
@@ -215,12 +216,12 @@ TEST_CASE("colour jitter follows its formulas", "[io][augment]") {
 
 TEST_CASE("the properties of colour jitter come in random order", "[io][augment]") {
   // Brightness then contrast differs from contrast then brightness: a mean of 0 or not.
-  std::set<std::vector<uint8_t>> found;
+  std::set<std::string> found;
   for (uint64_t index = 0; index < 40; ++index) {
     RandomStream random(1, "order", index);
     Image image{1, 2, 3, {200, 100, 50, 20, 40, 60}, 8};
     jitter_colors(image, {.5, .5, .5, .2}, random);
-    found.insert(image.data);
+    found.emplace(image.data.begin(), image.data.end());
   }
   CHECK(found.size() == 40);
 }
