@@ -162,8 +162,7 @@ void export_network(const PlanArguments& args) {
   SizeHW size = bare ? SizeHW{256, 512} : config.train.crop_size;
   if (!args.size.empty()) size = parse_size(args.size);
   const LossFunction loss = [&](const std::vector<NamedValue>& outputs, Value target) {
-    return mixed_softmax_cross_entropy(
-        outputs, target, {.aux = config.solver.aux, .aux_weight = config.solver.aux_weight, .ignore = kIgnoreLabel});
+    return segmentation_loss(outputs, target, loss_options(config)).loss;
   };
   ParamStore store;
   const auto made = make_network(network, store);

@@ -16,10 +16,6 @@ std::string python_real(double value) {
   return fmt::format("{}", value);
 }
 
-std::string TorchCall::real(const std::string& key) const {
-  return python_real(node().attrs.real(key));
-}
-
 std::string TorchCall::pair(const std::string& name, const std::string& height, const std::string& width,
                             int64_t default_value) const {
   const int64_t h = literal(height), w = literal(width);
@@ -75,12 +71,17 @@ std::string write_concat(TorchCall& c) {
   return fmt::format("torch.cat(({}), 1)", parts);
 }
 
-/// NAME(input 0, input 1, ...): a function of torch_python.cpp, or one of PyTorch's own.
-template <const char* kName>
-std::string write_function(TorchCall& c) {
+/// FUNCTION(input 0, input 1, ..., more).
+std::string call(TorchCall& c, const std::string& function, const std::string& more = "") {
   std::string arguments;
   for (int i = 0; i < c.inputs(); ++i) arguments += (i ? ", " : "") + c.input(i);
-  return fmt::format("{}({})", kName, arguments);
+  return fmt::format("{}({}{}{})", function, arguments, more.empty() ? "" : ", ", more);
+}
+
+/// As the function of that name.
+template <const char* kName>
+std::string write_function(TorchCall& c) {
+  return call(c, kName);
 }
 
 std::string write_slice(TorchCall& c) {
@@ -106,8 +107,53 @@ std::string write_softmax_ce(TorchCall& c) {
                      c.input(2));
 }
 
+std::string write_conv_transpose(TorchCall& c) {
+  return call(
+      c, "F.conv_transpose2d",
+      fmt::format("stride={}, padding={}, output_padding={}, groups={}, dilation={}", c.size("stride_h", "stride_w"),
+                  c.size("pad_h", "pad_w"), c.size("output_pad_h", "output_pad_w"), c.literal("groups"),
+                  c.size("dilation_h", "dilation_w")));
+}
+
+std::string write_resize_by(TorchCall& c, const char* mode) {
+  return fmt::format("F.interpolate({}, scale_factor=({}, {}){})", c.input(0), c.real("factor_h"), c.real("factor_w"),
+                     mode);
+}
+
+std::string write_grid_sample(TorchCall& c) {
+  return fmt::format("F.grid_sample({}, {}, mode=\"{}\", align_corners={})", c.input(0), c.input(1),
+                     c.flag("nearest") ? "nearest" : "bilinear", c.flag("align_corners") ? "True" : "False");
+}
+
+// Order 0 is that of pixel_shuffle; else a pixel's place in the square is the slow part of the channel.
+std::string write_depth_to_space(TorchCall& c) {
+  return fmt::format("{}({}, {})", c.literal("order") == 0 ? "F.pixel_shuffle" : "spread_corners", c.input(0),
+                     c.literal("r"));
+}
+
+std::string write_space_to_depth(TorchCall& c) {
+  return fmt::format("{}({}, {})", c.literal("order") == 0 ? "F.pixel_unshuffle" : "gather_corners", c.input(0),
+                     c.literal("r"));
+}
+
+std::string write_focal(TorchCall& c) {
+  return call(c, "focal_cross_entropy",
+              fmt::format("alpha={}, gamma={}, ignore={}", c.real("alpha"), c.real("gamma"), c.literal("ignore")));
+}
+
+std::string write_hard_threshold(TorchCall& c) {
+  return fmt::format("hard_threshold({}, {}, {}){}", c.input(0), c.real("thresh"), c.literal("min_kept"),
+                     c.reads(1) ? "" : "[0]");
+}
+
+std::string write_lovasz(TorchCall& c) {
+  return fmt::format("lovasz_softmax({}, {}, {}, {})", c.input(0), c.input(1), c.literal("ignore"),
+                     c.flag("per_image") ? "True" : "False");
+}
+
 constexpr char kCaWeight[] = "ca_weight", kCaMap[] = "ca_map", kPositionAttention[] = "position_attention",
-               kChannelAttention[] = "channel_attention", kEncoding[] = "encnet_encoding";
+               kChannelAttention[] = "channel_attention", kEncoding[] = "encnet_encoding", kHardswish[] = "F.hardswish",
+               kPrelu[] = "F.prelu";
 
 const std::map<std::string, TorchForm> kForms = {
     {"conv2d", write_conv2d},
@@ -138,9 +184,65 @@ const std::map<std::string, TorchForm> kForms = {
     {"position_attention", write_function<kPositionAttention>},
     {"channel_attention", write_function<kChannelAttention>},
     {"encnet_encoding", write_function<kEncoding>},
+    {"conv_transpose2d", write_conv_transpose},
+    {"group_norm",
+     [](TorchCall& c) {
+       return fmt::format("F.group_norm({}, {}, {}, {}, {})", c.input(0), c.literal("groups"), c.input(1), c.input(2),
+                          c.real("eps"));
+     }},
+    {"l2_norm", [](TorchCall& c) { return call(c, "l2_norm", c.real("eps")); }},
+    {"leaky_relu", [](TorchCall& c) { return call(c, "F.leaky_relu", c.real("slope")); }},
+    {"hardswish", write_function<kHardswish>},
+    {"prelu", write_function<kPrelu>},
+    {"softmax",
+     [](TorchCall& c) {
+       return call(c, c.flag("log") ? "torch.log_softmax" : "torch.softmax", std::to_string(c.literal("dim")));
+     }},
+    {"max_unpool2d", [](TorchCall& c) { return call(c, "max_unpool2d", c.integer("h") + ", " + c.integer("w")); }},
+    {"resize_bilinear_by", [](TorchCall& c) { return write_resize_by(c, ", mode=\"bilinear\", align_corners=False"); }},
+    {"resize_nearest_by", [](TorchCall& c) { return write_resize_by(c, ""); }},
+    {"label_resize", [](TorchCall& c) { return call(c, "label_resize", c.size("h", "w")); }},
+    {"grid_sample", write_grid_sample},
+    {"depth_to_space", write_depth_to_space},
+    {"space_to_depth", write_space_to_depth},
+    {"channel_shuffle",
+     [](TorchCall& c) { return call(c, "torch.channel_shuffle", std::to_string(c.literal("groups"))); }},
     {"dropout", write_dropout},
     {"label_weight_sum", write_label_weight_sum},
     {"softmax_ce", write_softmax_ce},
+    {"focal_ce", write_focal},
+    // A graph of one process has the same value for the part and the whole.
+    {"focal_of_mean",
+     [](TorchCall& c) {
+       return fmt::format("{} * (-torch.expm1(-{})) ** {} * {}", c.real("alpha"), c.input(0), c.real("gamma"),
+                          c.input(0));
+     }},
+    {"label_probability",
+     [](TorchCall& c) { return call(c, "label_probability", std::to_string(c.literal("ignore"))); }},
+    {"hard_threshold", write_hard_threshold},
+    {"keep_hard_labels",
+     [](TorchCall& c) {
+       return fmt::format("{}.masked_fill({} > {}, {})", c.input(0), c.input(1), c.input(2), c.literal("ignore"));
+     }},
+    {"dice_loss",
+     [](TorchCall& c) {
+       return call(c, "dice_loss", fmt::format("ignore={}, smooth={}", c.literal("ignore"), c.real("smooth")));
+     }},
+    {"lovasz_loss", write_lovasz},
+    {"bce_with_logits",
+     [](TorchCall& c) {
+       return fmt::format("F.binary_cross_entropy_with_logits({}, {}.to({}.dtype), reduction=\"sum\") * ({})",
+                          c.input(0), c.input(1), c.input(0), c.real("scale"));
+     }},
+    {"smooth_l1",
+     [](TorchCall& c) {
+       return fmt::format("F.smooth_l1_loss({}, {}, beta={}, reduction=\"sum\") * ({})", c.input(0), c.input(1),
+                          c.real("beta"), c.real("scale"));
+     }},
+    {"label_counts",
+     [](TorchCall& c) { return call(c, "has_label", std::to_string(c.literal("classes"))) + ".sum((0, 1, 2))"; }},
+    {"class_presence",
+     [](TorchCall& c) { return call(c, "has_label", std::to_string(c.literal("classes"))) + ".flatten(1, 2).any(1)"; }},
 };
 
 }  // namespace
@@ -150,7 +252,7 @@ const std::map<std::string, TorchForm>& torch_forms() {
 }
 
 bool output_is_free(const std::string& op) {
-  static const std::set<std::string> free = {"conv2d", "bn_apply", "add", "concat"};
+  static const std::set<std::string> free = {"conv2d", "conv_transpose2d", "bn_apply", "add", "concat"};
   return free.contains(op);
 }
 

@@ -21,6 +21,8 @@ class TorchCall {
   virtual bool may_overwrite(int i) const = 0;
   /// Integer attribute.
   virtual std::string integer(const std::string& key) = 0;
+  /// Real attribute: a literal, or one divided by the elements of input 0 where it is a mean's factor.
+  virtual std::string real(const std::string& key) = 0;
   /// Extent of an output or input.
   virtual std::string output_extent(int output, int dim) = 0;
   virtual std::string input_extent(int i, int dim) = 0;
@@ -35,8 +37,6 @@ class TorchCall {
   int inputs() const { return static_cast<int>(node().inputs.size()); }
   bool flag(const std::string& key) const { return node().attrs.flag(key); }
   int64_t literal(const std::string& key) const { return node().attrs.integer(key); }
-  /// Real attribute as a literal.
-  std::string real(const std::string& key) const;
   /// ", name=value", or nothing where both attributes have the default; one number where they are equal.
   std::string pair(const std::string& name, const std::string& height, const std::string& width,
                    int64_t default_value) const;

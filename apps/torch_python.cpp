@@ -1,69 +1,6 @@
 #include "apps/torch_python.h"
 
-#include <iterator>
-
 namespace convoy {
-
-namespace {
-
-// By the functions' own names.
-struct Function {
-  const char *name, *text;
-};
-const Function kFunctions[] = {
-    {"batch_norm", R"py(def batch_norm(x, norm, training, momentum, eps):
-    """As torch.nn.BatchNorm2d does: running statistics move in training only."""
-    if training:
-        norm.num_batches_tracked.add_(1)
-    return F.batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias, training, momentum, eps)
-)py"},
-    {"other_rows", R"py(def other_rows(height, width, device):
-    """Index (1, H-1, H, W) of the rows that criss-cross attention adds to a pixel's own, from top to bottom."""
-    k, y = torch.arange(height - 1, device=device)[:, None], torch.arange(height, device=device)[None]
-    return (k + (k >= y))[None, :, :, None].expand(1, height - 1, height, width)
-)py"},
-    {"ca_weight", R"py(def ca_weight(t, f):
-    """Criss-cross attention: products of t with f at the pixels of its row, then at the others of its column."""
-    rows, columns = torch.einsum("nchw,ncha->nahw", t, f), torch.einsum("nchw,ncaw->nahw", t, f)
-    others = other_rows(*t.shape[2:], t.device).expand(len(t), -1, -1, -1)
-    return torch.cat((rows, columns.gather(1, others)), 1)
-)py"},
-    {"ca_map", R"py(def ca_map(weight, g):
-    """Criss-cross attention: the sum of g at the attended pixels."""
-    n, _, h, w = g.shape
-    others = other_rows(h, w, g.device).expand(n, -1, -1, -1)
-    columns = weight.new_zeros(n, h, h, w).scatter(1, others, weight[:, w:])
-    return torch.einsum("nahw,ncha->nchw", weight[:, :w], g) + torch.einsum("nahw,ncaw->nchw", columns, g)
-)py"},
-    {"position_attention", R"py(def position_attention(query, key, value):
-    """Each pixel the sum of all values, weighted by softmax(query . key)."""
-    weights = torch.softmax(query.flatten(2).transpose(1, 2) @ key.flatten(2), -1)
-    return (value.flatten(2) @ weights.transpose(1, 2)).reshape(value.shape)
-)py"},
-    {"channel_attention", R"py(def channel_attention(x):
-    """Each channel the sum of all, weighted by softmax(largest product - product)."""
-    flat = x.flatten(2)
-    energy = flat @ flat.transpose(1, 2)
-    return (torch.softmax(energy.amax(-1, keepdim=True) - energy, -1) @ flat).reshape(x.shape)
-)py"},
-    {"encnet_encoding", R"py(def encnet_encoding(x, codewords, scale):
-    """Residuals of all pixels to each codeword, weighted by softmax(scale^2 * distance^2): (N, K, D)."""
-    residuals = x.flatten(2).transpose(1, 2).unsqueeze(2) - codewords
-    weights = torch.softmax(scale.square() * residuals.square().sum(-1), -1)
-    return (weights.unsqueeze(-1) * residuals).sum(1)
-)py"},
-};
-
-}  // namespace
-
-std::string torch_functions(const std::string& lines) {
-  // Later functions call earlier ones, never the other way round.
-  std::string text;
-  for (size_t f = std::size(kFunctions); f-- > 0;)
-    if ((lines + text).find(std::string(kFunctions[f].name) + "(") != std::string::npos)
-      text = "\n\n" + std::string(kFunctions[f].text) + text;
-  return text;
-}
 
 const char* const kTorchImports = R"py(
 import argparse

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <cstring>
 #include <optional>
 
@@ -202,6 +203,24 @@ class Call : public TorchCall {
   }
   std::string integer(const std::string& key) override {
     return writer_.number(id_, [&](const Graph& graph) { return graph.node(id_).attrs.integer(key); });
+  }
+  std::string real(const std::string& key) override {
+    const double here = node_.attrs.real(key);
+    const auto is_fixed = [&](const std::function<int64_t(const Graph&)>& count) {
+      const auto same = writer_.traces_.at_each_size([&](const Graph& graph) {
+        const double wanted = here * static_cast<double>(count(writer_.graph_)),
+                     found = graph.node(id_).attrs.real(key) * static_cast<double>(count(graph));
+        return static_cast<int64_t>(std::abs(found - wanted) <= 1e-12 * std::abs(wanted));
+      });
+      return std::all_of(same.begin(), same.end(), [](int64_t s) { return s != 0; });
+    };
+    const auto elements = [&](const Graph& graph) { return graph.node(id_).inputs[0].shape().count(); };
+    if (is_fixed([](const Graph&) { return int64_t{1}; })) return python_real(here);
+    if (is_fixed(elements))
+      return fmt::format("{} / {}.numel()", python_real(here * static_cast<double>(elements(writer_.graph_))),
+                         input(0));
+    writer_.network_.fixed_size = true;
+    return python_real(here);
   }
   std::string output_extent(int output, int dim) override {
     return writer_.number(
