@@ -23,9 +23,10 @@ namespace {
 
 std::atomic<size_t> live_bytes = 0, peak_bytes = 0;
 
+/// nullptr when there is no memory.
 void* counted_allocation(size_t bytes) {
   void* memory = std::malloc(bytes ? bytes : 1);
-  if (!memory) throw std::bad_alloc();
+  if (!memory) return nullptr;
   const size_t live = live_bytes += ::malloc_usable_size(memory);
   if (live > peak_bytes) peak_bytes = live;
   return memory;
@@ -39,9 +40,17 @@ void counted_free(void* memory) {
 }  // namespace
 
 void* operator new(size_t bytes) {
-  return counted_allocation(bytes);
+  void* memory = counted_allocation(bytes);
+  if (!memory) throw std::bad_alloc();
+  return memory;
 }
 void* operator new[](size_t bytes) {
+  return operator new(bytes);
+}
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  return counted_allocation(bytes);
+}
+void* operator new[](size_t bytes, const std::nothrow_t&) noexcept {
   return counted_allocation(bytes);
 }
 void operator delete(void* memory) noexcept {
