@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <iterator>
 
 #include "apps/torch_python.h"
@@ -135,6 +136,10 @@ const Function kFunctions[] = {
 };
 
 }  // namespace
+
+bool is_torch_function(const std::string& name) {
+  return std::any_of(std::begin(kFunctions), std::end(kFunctions), [&](const Function& f) { return name == f.name; });
+}
 
 std::string torch_functions(const std::string& lines) {
   // Later functions call earlier ones, never the other way round.

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "apps/torch_forms.h"
+#include "apps/torch_python.h"
 #include "engine/op.h"
 #include "engine/rng.h"
 #include "engine/schedule.h"
@@ -149,6 +150,7 @@ class Writer {
     std::replace_if(
         base.begin(), base.end(), [](unsigned char c) { return !std::isalnum(c); }, '_');
     if (!is_identifier(base)) base = "x" + base;
+    if (is_torch_function(base)) base += "_1";
     std::string name = base;
     for (int n = 2; !taken_.insert(name).second; ++n) name = fmt::format("{}_{}", base, n);
     return name;
@@ -177,7 +179,7 @@ class Writer {
   const std::vector<Value>& targets_;
   std::map<Value, std::string> names_;
   TorchNetwork& network_;
-  std::set<std::string> taken_ = {"self", "torch", "F", "math", "batch_norm", "image", "target", "outputs"};
+  std::set<std::string> taken_ = {"self", "torch", "F", "math", "image", "target", "outputs"};
   std::vector<Value> given_;
   std::map<Value, std::vector<NodeId>> readers_;
   std::vector<Statement> statements_;

@@ -5,8 +5,10 @@
 
 For each case `convoy plan --export-torch` writes the network as a Python file at one size, and --export-values writes
 weights and what Convoy computes with them at every size of the case; the file then compares itself with those values
-(outputs, loss, gradients, moved statistics; see check() there for the limit). Prints the largest relative difference
-of each group per network. Exit code 0: all agree; 1: some do not; 77: there is no PyTorch.
+(outputs, loss, gradients, moved statistics; see check() there for the limit). Rounding now and then turns the sign of
+one value in front of a ReLU, which all gradients before it show a little: where nothing but gradients is off, and by
+less than SIGN_CHANGES, other weights are drawn, and with one of them everything has to agree. Prints the largest
+relative difference of each group per network. Exit code 0: all agree; 1: some do not; 77: there is no PyTorch.
 """
 
 import argparse
@@ -18,6 +20,8 @@ import sys
 import tempfile
 
 LIMIT = 1e-4
+SIGN_CHANGES = 1e-2
+SEEDS = (1, 2, 3, 4)
 SECONDS = 600  # for one command
 # By network: settings of each case, and sizes. The first size is the exported one; odd ones where the network takes them.
 CASES = {
@@ -58,13 +62,13 @@ def convoy(program, arguments):
 
 
 def compare(file, values, title):
-    """Prints a line; whether the file agrees with the values."""
+    """Prints a line. Returns whether the file agrees with the values, and whether signs alone may be the reason."""
     code, output, errors = command([sys.executable, file, "--check", values, "--limit", str(LIMIT), "--json"])
     try:
         report = json.loads(output)
     except json.JSONDecodeError:
         print(f"FAIL  {title}: {errors.strip() or 'exit code ' + str(code)}", flush=True)
-        return False
+        return False, False
     worst = {}
     for figure in report["figures"]:
         group = f"{figure['pass']} {'outputs' if figure['group'].startswith('out') else figure['group']}"
@@ -73,8 +77,12 @@ def compare(file, values, title):
         f"{group} {ours:.1e}" + (f" (single precision there: {own:.1e})" if ours > LIMIT else "")
         for group, (ours, own) in worst.items()
     )
-    print(f"{'pass' if report['ok'] else 'FAIL'}  {title}: {text}", flush=True)
-    return report["ok"]
+    near = report["same_names"] and all(
+        figure["ok"] or (figure["group"] == "gradients" and figure["difference"] < SIGN_CHANGES)
+        for figure in report["figures"]
+    )
+    print(f"{'pass' if report['ok'] else 'near' if near else 'FAIL'}  {title}: {text}", flush=True)
+    return report["ok"], near
 
 
 def check_network(args, folder, name, settings, sizes):
@@ -84,8 +92,13 @@ def check_network(args, folder, name, settings, sizes):
     convoy(args.convoy, ["--export-torch", file, "--size", sizes[0], *network])
     good = True
     for size in sizes:
-        convoy(args.convoy, ["--export-values", values, "--size", size, "--batch", "2", *network])
-        good = compare(file, values, " ".join([name, settings, size])) and good
+        for seed in SEEDS:
+            drawn = ["--export-values", values, "--size", size, "--batch", "2", *network, "SEED", str(seed)]
+            convoy(args.convoy, drawn)
+            agrees, near = compare(file, values, " ".join([name, settings, size, "SEED", str(seed)]))
+            if agrees or not near:
+                break
+        good = agrees and good
     return good
 
 
@@ -95,7 +108,7 @@ def check_cases(program, folder):
         raise SystemExit(f"error: {program}: {errors.strip()}")
     files = sorted(name for name in os.listdir(folder) if name.endswith(".py") and name != "net.py")
     results = [
-        compare(os.path.join(folder, name), os.path.join(folder, name[:-3] + ".safetensors"), name) for name in files
+        compare(os.path.join(folder, name), os.path.join(folder, name[:-3] + ".safetensors"), name)[0] for name in files
     ]
     return bool(results) and all(results)
 
