@@ -186,6 +186,34 @@ struct ConvertOptions {
   std::string in, out, strip, add, select;
 };
 
+/// Says on standard error in what the new file differs from the old one as a whole: what it lacks, how nesting went
+/// into names, and what is more than weights.
+void report_conversion(const ConvertOptions& options, const WeightsFile& file,
+                       const std::vector<NamedTensor>& tensors) {
+  const std::string in = file.path().string();
+  const bool into_pth = fs::path(options.out).extension() != ".safetensors";
+  const auto count = [&](auto is_one) { return std::count_if(tensors.begin(), tensors.end(), is_one); };
+  if (in != options.in) fmt::print(stderr, "{}: taken from {}\n", options.in, in);
+  if (const size_t others = file.others().size(); others > 0)
+    fmt::print(stderr, "{}: {} other values (numbers, texts) are left out; `convoy weights list` shows them\n", in,
+               others);
+  if (const auto texts = file.metadata().size() - file.metadata().count("format"); into_pth && texts > 0)
+    fmt::print(stderr, "{}: {} texts of its metadata are left out: a .pth has no place for them\n", in, texts);
+  const auto is_nested = [](const NamedTensor& tensor) { return tensor.name.find('/') != std::string::npos; };
+  if (const auto nested = count(is_nested); nested > 0)
+    fmt::print(stderr, "{}: {} tensors of nested containers have names joined by '/': \"{}\"\n", options.out, nested,
+               std::find_if(tensors.begin(), tensors.end(), is_nested)->name);
+  const auto begins = [&](std::string_view prefix) {
+    return count([&](const NamedTensor& tensor) { return tensor.name.starts_with(options.add + std::string(prefix)); });
+  };
+  if (const auto momentum = begins("optimizer."); momentum > 0)
+    fmt::print(stderr, "{}: {} tensors are the optimizer's; `convoy weights export {} {}` writes weights alone\n",
+               options.out, momentum, options.in, options.out);
+  if (const auto momentum = begins("optimizer/"); momentum > 0)
+    fmt::print(stderr, "{}: {} tensors are the optimizer's; --select NAME takes the container NAME alone\n",
+               options.out, momentum);
+}
+
 void convert(const ConvertOptions& options) {
   const WeightsFile file(options.in);
   std::vector<NamedTensor> tensors;
@@ -197,10 +225,21 @@ void convert(const ConvertOptions& options) {
   SafetensorsMetadata metadata = file.metadata();
   metadata["format"] = "pt";
   write(options.out, tensors, metadata);
+  report_conversion(options, file, tensors);
+}
+
+/// Which checkpoint of a run `taken` is; "" where `named` was the checkpoint itself.
+std::string role_of(const fs::path& named, const fs::path& taken) {
+  std::error_code ignored;
+  if (fs::equivalent(named, taken, ignored)) return "";
+  const bool is_run = fs::is_directory(named / "checkpoints", ignored);
+  if (is_run && find_best(named / "checkpoints")) return ", the run's best checkpoint";
+  return ", the newest checkpoint (none is marked as best)";
 }
 
 void export_run(const std::string& run, const std::string& out) {
   const auto model = load_model(run);
+  fmt::print("{}: step {}{}\n", model->path.string(), model->step, role_of(run, model->path));
   std::vector<NamedTensor> tensors = weight_tensors(model->store);
   write(out, tensors, weights_metadata(*model));
 }
@@ -232,7 +271,10 @@ void add_diff(CLI::App& weights) {
 
 void add_convert(CLI::App& weights) {
   CLI::App* command = weights.add_subcommand(
-      "convert", "write the tensors of IN as OUT (.safetensors, .pth, .pt); types and values stay as they are");
+      "convert",
+      "write the tensors of IN as OUT (.safetensors, .pth, .pt), one flat list of them: their types and values stay as "
+      "they are, names of nested ones are joined by '/', numbers and texts are left out; a checkpoint's momentum is "
+      "written too (`weights export` leaves it out)");
   const auto options = std::make_shared<ConvertOptions>();
   command->add_option("IN", options->in, ".pth, .pt, .pkl, .safetensors, a directory step-N or a run")->required();
   command->add_option("OUT", options->out, "the file to write")->required();

@@ -89,7 +89,10 @@ WeightsFile::WeightsFile(const fs::path& path) : path_(path) {
   std::error_code ignored;
   fs::path file = path;
   const bool is_checkpoint = fs::is_directory(path, ignored);
-  if (is_checkpoint) file = checkpoint_tensors(path);
+  if (is_checkpoint) {
+    file = checkpoint_tensors(path);
+    path_ = file.parent_path();
+  }
   if (kind_of(file) == Kind::kSafetensors) {
     auto source = std::make_unique<SafetensorsSource>(file);
     format_ = is_checkpoint ? "checkpoint" : "safetensors";

@@ -26,6 +26,7 @@ class WeightsFile {
   ~WeightsFile();
   WeightsFile(WeightsFile&&) noexcept;
 
+  /// The file, or the directory step-N that was taken.
   const std::filesystem::path& path() const { return path_; }
   const std::string& format() const { return format_; }  ///< "pth (zip)", "safetensors", "checkpoint", ...
   const std::vector<WeightInfo>& tensors() const { return tensors_; }

@@ -114,6 +114,17 @@ $convoy weights diff "$weights/mixed.pth" "$weights/objects.pth" > diff.log
 check "weights convert" $convoy weights convert "$weights/mixed.pth" mixed.safetensors --select tensors
 check "and back" $convoy weights convert mixed.safetensors mixed.pth --add-prefix x.
 check "to the same values" $convoy weights diff "$weights/mixed.pth" mixed.pth --select-a tensors --strip-b x.
+says() { # says WHAT WORD COMMAND...: the command succeeds, and its output has the word
+  local what=$1 word=$2; shift 2
+  checks=$((checks + 1))
+  "$@" > out.log 2>&1 && grep -qF -- "$word" out.log && echo "ok: $what" || { fail "$what: no '$word'"; tail -5 out.log; }
+}
+says "convert says what it leaves out" "10 other values" $convoy weights convert "$weights/mixed.pth" flat.safetensors
+says "and how it names what was nested" '"nested/od/w"' $convoy weights convert "$weights/mixed.pth" flat.pth
+says "convert of a run points to export" "weights export whole whole.pth" $convoy weights convert whole whole.pth
+says "and says which checkpoint it took" "whole: taken from whole/checkpoints/step-00000030" $convoy weights convert whole whole.pth
+says "export of a run without a best checkpoint" "step-00000030: step 30, the newest checkpoint" $convoy weights export whole whole.pth
+says "export of a run with one" ", the run's best checkpoint" $convoy weights export tested tested.pth
 check "weights export" $convoy weights export tested model.safetensors
 check "weights export to .pth" $convoy weights export tested model.pth
 check "eval of an exported file" sh -c "$convoy eval --checkpoint model.safetensors --json | grep -q miou_present"
