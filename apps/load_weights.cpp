@@ -172,6 +172,21 @@ const std::string& stored_name(const ParamStore& store, const std::string& name)
   return alias == store.aliases().end() ? name : alias->second;
 }
 
+/// What of the wanted tensors does not count, in words: "fc and num_batches_tracked".
+std::string uncounted_kinds(const std::vector<WantedTensor>& wanted) {
+  std::set<std::string> kinds;
+  for (const WantedTensor& tensor : wanted) {
+    if (tensor.counted) continue;
+    if (is_counter(tensor.name)) {
+      kinds.insert("num_batches_tracked");
+      continue;
+    }
+    const std::string module = tensor.name.substr(0, tensor.name.rfind('.'));
+    kinds.insert(module.substr(module.rfind('.') + 1));
+  }
+  return fmt::format("{}", fmt::join(kinds, " and "));
+}
+
 /// Where a tensor of the store is written.
 struct Target {
   ElementType type = ElementType::kF32;
@@ -231,50 +246,80 @@ WeightMatch match_weights(const WeightsFile& file, const std::vector<WantedTenso
   return Matcher(file, wanted).best();
 }
 
+MatchCount count_matched(const WeightMatch& match, const std::vector<WantedTensor>& wanted) {
+  std::set<std::string_view> all, found;
+  for (const WantedTensor& tensor : wanted)
+    if (tensor.counted) all.insert(tensor.stored);
+  for (const WeightMatch::Pair& pair : match.matched)
+    if (wanted[pair.wanted].counted) found.insert(wanted[pair.wanted].stored);
+  return {found.size(), all.size()};
+}
+
 std::string match_table(const WeightMatch& match, const WeightsFile& file, const std::vector<WantedTensor>& wanted,
                         size_t lines) {
-  std::string text =
-      fmt::format("{} ({}{}): {} of {} tensors matched", file.path().string(), file.format(),
-                  match.container.empty() ? "" : ", " + match.container, match.matched.size(), wanted.size());
+  const MatchCount count = count_matched(match, wanted);
+  std::string text = fmt::format("{} ({}{}): {} of {} tensors matched", file.path().string(), file.format(),
+                                 match.container.empty() ? "" : ", " + match.container, count.found, count.all);
+  if (const std::string not_counted = uncounted_kinds(wanted); !not_counted.empty())
+    text += fmt::format(" ({} not counted)", not_counted);
   if (!match.taken_off.empty()) text += fmt::format("; \"{}\" taken off its names", match.taken_off);
   if (!match.put_before.empty()) text += fmt::format("; \"{}\" put before its names", match.put_before);
-  const auto section = [&](size_t count, const char* what, auto line) {
-    if (count == 0) return;
-    text += fmt::format("\n  {} {}", count, what);
-    for (size_t i = 0; i < std::min(lines, count); ++i) text += "\n    " + line(i);
-    if (count > lines) text += fmt::format("\n    ... and {} more", count - lines);
+  const auto section = [&](size_t size, const char* what, auto line) {
+    if (size == 0) return;
+    text += fmt::format("\n  {} {}", size, what);
+    for (size_t i = 0; i < std::min(lines, size); ++i) text += "\n    " + line(i);
+    if (size > lines) text += fmt::format("\n    ... and {} more", size - lines);
   };
   section(match.other_shape.size(), "of another shape, left as they were:", [&](size_t i) {
     const WeightMatch::Pair& pair = match.other_shape[i];
     return fmt::format("{}: file {}, network {}", wanted[pair.wanted].name,
                        shape_text(file.tensors()[pair.file_tensor].shape), shape_text(wanted[pair.wanted].shape));
   });
-  section(match.missing.size(),
-          "missing in the file, left as they were:", [&](size_t i) { return wanted[match.missing[i]].name; });
+  std::vector<size_t> missing;
+  for (size_t i : match.missing)
+    if (!is_counter(wanted[i].name)) missing.push_back(i);
+  section(missing.size(), "missing in the file, left as they were:", [&](size_t i) { return wanted[missing[i]].name; });
   section(match.unexpected.size(), "in the file alone, ignored:", [&](size_t i) { return match.unexpected[i]; });
   return text;
 }
 
-std::string load_weights(const WeightsFile& file, ParamStore& store, const LoadOptions& options) {
+std::vector<WantedTensor> wanted_tensors(const ParamStore& store, const LoadOptions& options) {
   std::vector<WantedTensor> wanted;
-  for (const std::string& name : store.state_order())
-    if (name.starts_with(options.within)) wanted.push_back({name, target_of(store, name).shape});
+  for (const std::string& name : store.state_order()) {
+    if (!name.starts_with(options.within)) continue;
+    const bool spare = !options.spare.empty() && name.starts_with(options.spare);
+    wanted.push_back({name, target_of(store, name).shape, stored_name(store, name), !is_counter(name) && !spare});
+  }
+  return wanted;
+}
+
+std::string load_weights(const WeightsFile& file, ParamStore& store, const LoadOptions& options) {
+  const std::vector<WantedTensor> wanted = wanted_tensors(store, options);
   CONVOY_CHECK(!wanted.empty(), "{}: the network has no tensors in {}, so there is nothing to load",
                file.path().string(), options.within);
   const WeightMatch match = match_weights(file, wanted);
   const std::string table = match_table(match, file, wanted);
+  const auto refuse = [&](const std::string& why) {
+    const std::string advice = options.advice ? options.advice(match) : "";
+    fail("{}{}{}\n{}", why, advice.empty() ? "" : "\n", advice, table);
+  };
 
-  // Counters of steps are missing in old files and change nothing; of a shared parameter one name is enough.
   std::set<std::string> absent;
   for (const WantedTensor& tensor : wanted)
-    if (!is_counter(tensor.name)) absent.insert(stored_name(store, tensor.name));
-  const size_t all = absent.size();
-  for (const WeightMatch::Pair& pair : match.matched) absent.erase(stored_name(store, wanted[pair.wanted].name));
-  const size_t found = all - absent.size();
-  CONVOY_CHECK(found > 0 && static_cast<double>(found) >= options.least_share * static_cast<double>(all),
-               "too few weights match: {} of {}; is it a file of this network?\n{}", found, all, table);
-  CONVOY_CHECK(!options.whole || std::all_of(absent.begin(), absent.end(), is_auxiliary),
-               "the weights do not fit the configured network\n{}", table);
+    if (tensor.counted) absent.insert(tensor.stored);
+  for (const WeightMatch::Pair& pair : match.matched) absent.erase(wanted[pair.wanted].stored);
+  const MatchCount count = count_matched(match, wanted);
+  const auto has_share = [&](double share) {
+    return count.found > 0 && static_cast<double>(count.found) >= share * static_cast<double>(count.all);
+  };
+  // A file that has most of the tensors is of this network: that it lacks some is said in other words.
+  const double least = options.whole ? std::min(options.least_share, LoadOptions().least_share) : options.least_share;
+  if (!has_share(least))
+    refuse(fmt::format("too few weights match: {} of {} tensors, fewer than {:.0f} %; is it a file of this network?",
+                       count.found, count.all, 100 * least));
+  if (!has_share(options.least_share) || (options.whole && !std::all_of(absent.begin(), absent.end(), is_auxiliary)))
+    refuse(
+        fmt::format("the weights do not fit the configured network: {} of {} tensors match", count.found, count.all));
   copy_matched(file, store, wanted, match);
   return table;
 }

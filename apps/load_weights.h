@@ -1,6 +1,7 @@
 // Weights of a file into a network: which tensor of the file is which of the network, said in a table.
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,8 @@ namespace convoy {
 struct WantedTensor {
   std::string name;
   std::vector<int64_t> shape;
+  std::string stored = name;  ///< whose storage it is: a shared parameter is wanted under several names
+  bool counted = true;        ///< whether its absence matters
 };
 
 /// How the names in a file and those of a network go together.
@@ -33,15 +36,29 @@ struct WeightMatch {
 /// find their place: the same name and shape.
 WeightMatch match_weights(const WeightsFile& file, const std::vector<WantedTensor>& wanted);
 
+/// How many of the counted wanted tensors the file has in the right shape; a shared parameter counts once.
+struct MatchCount {
+  size_t found = 0, all = 0;
+};
+MatchCount count_matched(const WeightMatch& match, const std::vector<WantedTensor>& wanted);
+
 /// The match in words, a line for each rule and each tensor that found no partner (at most `lines` of each sort).
 std::string match_table(const WeightMatch& match, const WeightsFile& file, const std::vector<WantedTensor>& wanted,
                         size_t lines = 10);
 
+/// Which tensors are loaded, and how many of them the file must have. Counters of steps (num_batches_tracked) are not
+/// counted: old files lack them, and they change nothing.
 struct LoadOptions {
   std::string within;        ///< only parameters and buffers whose names begin so ("encoder.")
-  double least_share = 0.5;  ///< of the wanted tensors that the file must have; fewer are an error
+  std::string spare;         ///< names that begin so are not counted ("encoder.fc."); "": all are
+  double least_share = 0.5;  ///< of the counted tensors that the file must have; fewer are an error
   bool whole = false;        ///< every tensor is needed, except those of auxiliary heads (and counters)
+  /// What to do when the weights do not fit, for the message; asked only then.
+  std::function<std::string(const WeightMatch&)> advice;
 };
+
+/// The tensors that load_weights wants of a file.
+std::vector<WantedTensor> wanted_tensors(const ParamStore& store, const LoadOptions& options);
 
 /// Copies weights and running statistics of the file into the store, converted to the store's types. What the file
 /// does not have keeps its value. Returns the match table. Throws Error where too few tensors match, where a tensor

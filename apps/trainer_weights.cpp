@@ -8,6 +8,7 @@
 #include "apps/recipe.h"
 #include "apps/trainer.h"
 #include "io/tensor_values.h"
+#include "nets/backbones/backbone.h"
 
 namespace convoy {
 namespace fs = std::filesystem;
@@ -99,6 +100,33 @@ void restore_momentum(const WeightsFile& file, ParamStore& store, const Network&
                path);
 }
 
+/// Of a classification network: all but its classifier, which no segmentation network uses.
+LoadOptions backbone_options() {
+  return {.within = "encoder.", .spare = "encoder.fc.", .least_share = 0.9};
+}
+
+/// Names the backbone that the file is of: among those of which it has enough, the one that leaves the fewest tensors
+/// without a partner.
+std::string fitting_backbone(const WeightsFile& file, double width) {
+  std::string best;
+  size_t fewest = 0;
+  const LoadOptions options = backbone_options();
+  for (const std::string& name : backbone_names()) {
+    ParamStore store;
+    const bool has_widths = name != "xception65";
+    make_backbone(name, {.width = has_widths ? width : 1}, Scope{.store = store, .path = "encoder"});
+    const std::vector<WantedTensor> wanted = wanted_tensors(store, options);
+    const WeightMatch match = match_weights(file, wanted);
+    const MatchCount count = count_matched(match, wanted);
+    if (static_cast<double>(count.found) < options.least_share * static_cast<double>(count.all)) continue;
+    const size_t left = count.all - count.found + match.unexpected.size();
+    if (!best.empty() && left >= fewest) continue;
+    best = name;
+    fewest = left;
+  }
+  return best.empty() ? "No backbone fits the file" : fmt::format("The file fits MODEL.BACKBONE {}", best);
+}
+
 }  // namespace
 
 // Every rank reads the file; check_same_state compares them afterwards.
@@ -127,7 +155,11 @@ void Trainer::load_initial_weights() {
     return;
   }
   if (train.backbone_pretrained && !train.backbone_pretrained_path.empty()) {
-    load(train.backbone_pretrained_path, {.within = "encoder."});
+    LoadOptions options = backbone_options();
+    options.advice = [&](const WeightMatch&) {
+      return fitting_backbone(WeightsFile(train.backbone_pretrained_path), config_.model.backbone_scale);
+    };
+    load(train.backbone_pretrained_path, options);
   } else if (is_main() && train.backbone_pretrained) {
     log().warning(
         "{} starts from random weights: nothing is downloaded; name a file of pretrained weights by "
@@ -146,7 +178,12 @@ void Trainer::resume_from_file(const fs::path& path) {
                "{}: --resume goes on from a directory step-N, a run, or an {{epoch}}.pth with epoch, state_dict and "
                "optimizer; this file has weights alone: start from them by TRAIN.PRETRAINED_MODEL_PATH",
                path.string());
-  const std::string table = load_weights(file, store_, {.least_share = 1, .whole = true});
+  const auto advice = [](const WeightMatch& match) -> std::string {
+    if (match.other_shape.empty()) return "";
+    return "--resume goes on with the same network and classes; to start from the tensors that fit, name the file by "
+           "TRAIN.PRETRAINED_MODEL_PATH instead";
+  };
+  const std::string table = load_weights(file, store_, {.least_share = 1, .whole = true, .advice = advice});
   restore_momentum(file, store_, *network_);
   const int64_t epochs = epoch->get<int64_t>();
   CONVOY_CHECK(epochs <= total_steps_ / steps_per_epoch_,

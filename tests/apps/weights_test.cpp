@@ -166,7 +166,10 @@ TEST_CASE("weights find their places under any wrapper") {
     Net other("FastSCNN", 2);
     const std::string table = load_weights(WeightsFile(tiny / name), other.store, {.whole = true});
     CHECK(differing(trained.store, other.store).empty());
-    CHECK_THAT(table, Contains(fmt::format("{0} of {0} tensors matched", tensors.size())));
+    const auto counted = std::count_if(tensors.begin(), tensors.end(), [](const NamedTensor& tensor) {
+      return !tensor.name.ends_with("num_batches_tracked");
+    });
+    CHECK_THAT(table, Contains(fmt::format("{0} of {0} tensors matched (num_batches_tracked not counted)", counted)));
   }
 }
 
@@ -188,6 +191,26 @@ TEST_CASE("a classification backbone finds its place in the encoder") {
              Contains("nothing to load"));
   CHECK_THAT(error_of([&] { load_weights(WeightsFile(tiny / "resnet18.pth"), without.store, {}); }),
              Contains("too few weights match"));
+}
+
+TEST_CASE("a backbone of another depth is refused, and the one that fits is named") {
+  const TinyRun tiny;
+  Net shallow("BiSeNet", 1, 19, "resnet18");
+  auto backbone = renamed(weight_tensors(shallow.store), "encoder.", "");
+  std::erase_if(backbone, [](const NamedTensor& tensor) { return tensor.name.starts_with("fc."); });
+  write_pth(tiny / "resnet18.pth", backbone);
+  const auto with = [&](const std::string& name) {
+    return tiny.config({"MODEL.MODEL_NAME", "BiSeNet", "MODEL.BACKBONE", name, "TRAIN.BACKBONE_PRETRAINED_PATH",
+                        (tiny / "resnet18.pth").string()});
+  };
+  const std::string error = error_of([&] { Trainer(with("resnet34"), tiny.options("deep")); });
+  CHECK_THAT(error, Contains("too few weights match: 100 of 180 tensors, fewer than 90 %"));
+  CHECK_THAT(error, Contains("100 of 180 tensors matched (fc and num_batches_tracked not counted)"));
+  CHECK_THAT(error, Contains("The file fits MODEL.BACKBONE resnet18"));
+  CHECK_THAT(error, Contains("missing in the file") && Contains("encoder.layer1.2.conv1.weight"));
+  Trainer trainer(with("resnet18"), tiny.options("fits"));
+  for (const std::string& name : differing(shallow.store, trainer.parameters()))
+    CHECK((!name.starts_with("encoder.") || name.starts_with("encoder.fc.")));
 }
 
 TEST_CASE("another number of classes leaves the head as it was, and says so") {
@@ -247,6 +270,19 @@ TEST_CASE("a run goes on from a checkpoint of the reference, bit for bit") {
   Trainer second(tiny.config(), options);
   CHECK(second.run().step == 8);
   CHECK(differing(whole.parameters(), second.parameters()).empty());
+
+  Net five("FastSCNN", 1, 5);
+  ReferenceCheckpoint other_classes(1);
+  other_classes.state_dict(weight_tensors(five.store));
+  other_classes.write(tiny / "5.pth");
+  options = tiny.options("other");
+  options.resume = (tiny / "5.pth").string();
+  const std::string error = error_of([&] { Trainer(tiny.config({"SOLVER.AUX", "False"}), options); });
+  CHECK_THAT(error, Contains("do not fit the configured network") && Contains("TRAIN.PRETRAINED_MODEL_PATH"));
+  CHECK_THAT(error, Contains("classifier.conv.1.weight: file (5, 128, 1, 1), network (19, 128, 1, 1)"));
+  const size_t begin = error.find("network: ") + 9;
+  const std::string counts = error.substr(begin, error.find(" tensors match", begin) - begin);
+  CHECK_THAT(error, Contains(counts + " tensors matched (num_batches_tracked not counted)"));
 
   ReferenceCheckpoint weights_only(1);
   weights_only.state_dict(weight_tensors(first.parameters()));
