@@ -32,11 +32,39 @@ PickleId find_item(const PickleDocument& document, const PickleNode& dict, std::
   return kNoPickle;
 }
 
+bool is_whole_number(ElementType dtype) {
+  const std::string_view name = element_name(dtype);
+  return name.starts_with("int") || name.starts_with("uint");
+}
+
 void swap_elements(NamedTensor& tensor) {
   const size_t size = element_size(tensor.dtype) / static_cast<size_t>(element_parts(tensor.dtype));
   for (size_t at = 0; at + size <= tensor.owned.size(); at += size)
     std::reverse(tensor.owned.begin() + static_cast<ptrdiff_t>(at),
                  tensor.owned.begin() + static_cast<ptrdiff_t>(at + size));
+}
+
+/// Changes the sign of one number: of a whole one by two's complement, else by its top bit.
+void negate(std::byte* number, size_t size, bool is_whole) {
+  if (!is_whole) {
+    number[size - 1] ^= std::byte{0x80};
+    return;
+  }
+  unsigned carry = 1;
+  for (size_t i = 0; i < size; ++i) {
+    carry += static_cast<unsigned>(~number[i] & std::byte{0xff});
+    number[i] = static_cast<std::byte>(carry & 0xff);
+    carry >>= 8;
+  }
+}
+
+/// Applies the negative and the conjugate bit to values in this machine's byte order.
+void resolve_bits(const PthTensor& view, NamedTensor& tensor) {
+  const auto parts = static_cast<size_t>(element_parts(tensor.dtype));
+  const size_t size = element_size(tensor.dtype) / parts;
+  const bool is_whole = is_whole_number(tensor.dtype);
+  for (size_t at = 0, part = 0; at < tensor.owned.size(); at += size, part = (part + 1) % parts)
+    if (view.negated != (view.conjugated && part == 1)) negate(tensor.owned.data() + at, size, is_whole);
 }
 
 bool is_row_major(const PthTensor& tensor) {
@@ -212,13 +240,15 @@ NamedTensor PthFile::tensor(const PthTensor& tensor) const {
   const size_t size = element_size(tensor.dtype);
   const char* first = values + static_cast<size_t>(tensor.offset) * size;
   const bool swapped = tensor.is_inline ? tensor.swapped : swapped_;
-  if (is_row_major(tensor) && !swapped && reinterpret_cast<uintptr_t>(first) % size == 0) {
+  if (is_row_major(tensor) && !swapped && !tensor.negated && !tensor.conjugated &&
+      reinterpret_cast<uintptr_t>(first) % size == 0) {
     result.data = first;
     return result;
   }
   result.owned.resize(bytes);
   gather(tensor, values, result.owned);
   if (swapped) swap_elements(result);
+  if (tensor.negated || tensor.conjugated) resolve_bits(tensor, result);
   return result;
 }
 

@@ -45,9 +45,11 @@ void add_numpy(std::map<std::string, PthGlobal, std::less<>>& table) {
   for (const char* name : {"numpy.core.numeric._frombuffer", "numpy._core.numeric._frombuffer"})
     table[name] = {Meaning::kNumpyFromBuffer, {}};
   table["numpy.dtype"] = {Meaning::kNumpyDType, {}};
-  table["numpy.ndarray"] = {Meaning::kOpaque, {}};
+  for (const char* name : {"numpy.ndarray", "numpy.recarray", "numpy.record", "numpy.rec.recarray", "numpy.rec.record",
+                           "numpy.core.records.recarray", "numpy.core.records.record"})
+    table[name] = {Meaning::kOpaque, {}};
   for (const char* name : {"bool_", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
-                           "float32", "float64"})
+                           "float32", "float64", "str_", "bytes_", "void", "datetime64", "timedelta64"})
     table[std::string("numpy.") + name] = {Meaning::kOpaque, {}};
 }
 

@@ -292,7 +292,30 @@ class TreeReader {
     tensor.storage_bytes =
         static_cast<uint64_t>(checked_product({storage.elements, unit}, 1, what_ + ": " + excerpt(path_)));
     check_view(tensor, storage);
+    const auto& args = node(call.args).items;
+    const size_t metadata = global.meaning == PthMeaning::kTensorOfType ? 7 : 6;
+    if (args.size() > metadata) view_bits(args[metadata], tensor);
     tree_.tensors.push_back(std::move(tensor));
+  }
+
+  /// A tensor's metadata: {'neg': True}, {'conj': True} for views that PyTorch resolves when they are read.
+  void view_bits(PickleId metadata, PthTensor& tensor) const {
+    if (is(metadata, PickleKind::kNone)) return;
+    const PthGlobal* global = is(metadata, PickleKind::kObject) ? meaning(node(metadata)) : nullptr;
+    if (!is(metadata, PickleKind::kDict) && (!global || global->meaning != PthMeaning::kDict))
+      bad("the metadata of the tensor is no dict");
+    if (global && !node(node(metadata).args).items.empty()) bad("the metadata of the tensor is no plain dict");
+    const auto& pairs = node(metadata).items;
+    for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
+      const std::string key = is(pairs[i], PickleKind::kString) ? std::string(node(pairs[i]).text) : "<no text>";
+      if (key != "neg" && key != "conj")
+        bad("the tensor has the property \"{}\", which is not read; convert it to a plain tensor before torch.save",
+            excerpt(key));
+      if (!is(pairs[i + 1], PickleKind::kBool)) bad("the property \"{}\" of the tensor is neither True nor False", key);
+      (key == "neg" ? tensor.negated : tensor.conjugated) = node(pairs[i + 1]).integer != 0;
+    }
+    if (tensor.negated && tensor.dtype == ElementType::kBool) bad("truth values with the negative bit");
+    if (tensor.conjugated && element_parts(tensor.dtype) == 1) bad("real numbers with the conjugate bit");
   }
 
   void check_view(const PthTensor& tensor, const PthStorage& storage) const {
@@ -346,7 +369,8 @@ class TreeReader {
     ElementType dtype = ElementType::kF32;
     bool swapped = false;
   };
-  NumpyType numpy_type(PickleId id) const {
+  /// None for texts, dates, records and other elements that are no numbers of a known kind.
+  std::optional<NumpyType> numpy_type(PickleId id) const {
     const PickleNode& object = node(id);
     const PthGlobal* global = object.kind == PickleKind::kObject ? meaning(object) : nullptr;
     if (!global || global->meaning != PthMeaning::kNumpyDType) bad("a numpy value without element type");
@@ -358,16 +382,23 @@ class TreeReader {
         {"u2", ElementType::kU16}, {"u4", ElementType::kU32},  {"u8", ElementType::kU64}, {"b1", ElementType::kBool},
         {"c8", ElementType::kC64}, {"c16", ElementType::kC128}};
     const auto found = known.find(name);
-    if (!is(named, PickleKind::kString) || found == known.end())
-      bad("a numpy value of type '{}', which is not read", excerpt(name));
+    if (is(named, PickleKind::kGlobal)) return std::nullopt;  // numpy.record
+    if (!is(named, PickleKind::kString)) bad("a numpy value without element type");
+    if (found == known.end()) return std::nullopt;
     NumpyType type{found->second};
     if (object.state != kNoPickle && node(object.state).items.size() > 1)
       type.swapped = node(node(object.state).items[1]).text == ">";
     return type;
   }
 
+  std::string unread_numpy(const char* what, PickleId dtype) const {
+    return fmt::format("<numpy {} of type '{}'>", what, excerpt(node(argument(node(dtype), 0)).text));
+  }
+
   nlohmann::json numpy_scalar(const PickleNode& object) const {
-    const NumpyType type = numpy_type(argument(object, 0));
+    const auto known = numpy_type(argument(object, 0));
+    if (!known) return unread_numpy("value", argument(object, 0));
+    const NumpyType type = *known;
     std::string bytes = bytes_of(argument(object, 1));
     if (bytes.size() != element_size(type.dtype)) bad("a numpy number of {} bytes", bytes.size());
     if (type.swapped) bytes = std::string(bytes.rbegin(), bytes.rend());
@@ -398,8 +429,10 @@ class TreeReader {
   }
 
   void numpy_array(PickleId shape, PickleId dtype, bool fortran, PickleId values) {
+    const auto known = numpy_type(dtype);
+    if (!known) return leaf(unread_numpy("array", dtype));
     take_leaf();
-    const NumpyType type = numpy_type(dtype);
+    const NumpyType type = *known;
     PthTensor tensor{.name = path_, .dtype = type.dtype, .shape = integers(shape), .is_inline = true};
     tensor.swapped = type.swapped;
     const int64_t bytes = checked_product(tensor.shape, static_cast<int64_t>(element_size(type.dtype)),

@@ -21,6 +21,9 @@ struct PthTensor {
   uint64_t storage_bytes = 0;               ///< as the pickle says
   std::string inline_values;                ///< of an array in the pickle, which has no storage
   bool is_inline = false, swapped = false;  ///< swapped: big-endian values
+  /// The values are the stored ones with the other sign, with the other sign of the imaginary part: what the negative
+  /// and conjugate bits of PyTorch's lazy views say.
+  bool negated = false, conjugated = false;
 };
 
 /// A value that is no tensor.

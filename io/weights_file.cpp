@@ -1,5 +1,7 @@
 #include "io/weights_file.h"
 
+#include <algorithm>
+#include <cctype>
 #include <cstring>
 #include <set>
 
@@ -42,6 +44,17 @@ std::string beginning_of(const fs::path& path, uint64_t& size) {
   return {reinterpret_cast<const char*>(file.data()), static_cast<size_t>(std::min(size, kLooked))};
 }
 
+/// HTML, or the XML in which object stores report errors.
+bool is_page(std::string_view begin) {
+  begin.remove_prefix(std::min(begin.find_first_not_of(" \t\r\n"), begin.size()));
+  const auto same = [](char a, char b) { return std::tolower(static_cast<unsigned char>(a)) == b; };
+  for (const std::string_view word : {"<!doctype", "<html", "<?xml"})
+    if (begin.size() >= word.size() && std::equal(word.begin(), word.end(), begin.begin(),
+                                                  [&](char wanted, char found) { return same(found, wanted); }))
+      return true;
+  return false;
+}
+
 /// What the file is by its first bytes. Throws Error naming what it is instead of weights.
 Kind kind_of(const fs::path& path) {
   uint64_t size = 0;
@@ -49,8 +62,10 @@ Kind kind_of(const fs::path& path) {
   const auto refuse = [&](const char* what) { fail("{}: no weight file: {}", path.string(), what); };
   const auto starts = [&](std::string_view text) { return std::string_view(begin).starts_with(text); };
   if (begin.empty()) refuse("the file is empty");
+  // First: the length with which safetensors begin may have the bytes of any other beginning.
+  if (begin.size() > 8 && begin[8] == '{' && begin[7] == 0 && begin[6] == 0) return Kind::kSafetensors;
   if (starts("version https://git-lfs")) refuse("a Git LFS pointer; fetch the file itself (git lfs pull)");
-  if (starts("<") || starts("{\"")) refuse("a page or message of a web server; the download has failed");
+  if (is_page(begin) || starts("{\"")) refuse("a page or message of a web server; the download has failed");
   if (starts("\x89HDF")) refuse("an HDF5 file (Keras); only PyTorch and safetensors files are read");
   if (starts("\x1f\x8b") || starts("BZh") ||
       starts("\xfd"
@@ -59,9 +74,6 @@ Kind kind_of(const fs::path& path) {
   if (begin.size() > 262 && begin.compare(257, 5, "ustar") == 0)
     refuse("a tar archive, as the first versions of PyTorch wrote; load it there and torch.save it again");
   if (starts("PK\x03\x04")) return Kind::kPth;
-  uint64_t header = 0;
-  if (begin.size() > 8) std::memcpy(&header, begin.data(), 8);
-  if (begin.size() > 8 && begin[8] == '{' && begin[7] == 0 && begin[6] == 0) return Kind::kSafetensors;
   // A pickle begins with its protocol; those of protocols 0 and 1 with what they make.
   if (static_cast<uint8_t>(begin[0]) == 0x80 || std::strchr("(]}cId)lKMJLFG", begin[0])) return Kind::kPth;
   refuse("neither a file of torch.save, nor a pickle, nor safetensors");

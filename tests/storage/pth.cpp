@@ -16,6 +16,7 @@
 
 using namespace convoy;
 namespace fs = std::filesystem;
+using namespace std::string_literals;
 
 namespace {
 
@@ -237,7 +238,9 @@ TEST_CASE("files that are something else are named") {
   };
   CHECK(contains(error(""), "empty"));
   CHECK(contains(error("version https://git-lfs.github.com/spec/v1\n"), "git lfs pull"));
-  CHECK(contains(error("<!DOCTYPE html>"), "download"));
+  for (const char* page : {"<!DOCTYPE html>", "<!doctype html>", "\n<HTML>", "<?xml version"})
+    CHECK(contains(error(page), "download"));
+  CHECK(contains(error("<x>"), "neither"));
   CHECK(contains(error("\x89HDF\r\n"), "HDF5"));
   CHECK(contains(error("Hello"), "neither"));
   std::string tar(512, '\0');
@@ -245,6 +248,80 @@ TEST_CASE("files that are something else are named") {
   tar.replace(257, 5, "ustar");
   CHECK(contains(error(tar), "tar archive"));
   CHECK(contains(error("PK\x03\x04" + std::string(100, 'x')), "directory"));
+}
+
+namespace {
+
+/// A legacy file: {'w': tensor of shape (2)} with `values`, the storage's class and what follows the strides.
+std::string legacy_file(const std::string& storage_class, const std::string& values, const std::string& metadata) {
+  const std::string begin("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\x02M\xe9\x03.\x80\x02}.", 25);
+  const std::string tensor = "\x80\x02}(Vw\nctorch._utils\n_rebuild_tensor_v2\n((Vstorage\nctorch\n" + storage_class +
+                             "\nV0\nVcpu\nK\2tQK" + std::string(1, '\0') + "(K\2t(K\1t\x89}" + metadata + "tRu.";
+  const std::string keys = "\x80\x02(V0\nl.";
+  return begin + tensor + keys + std::string("\2\0\0\0\0\0\0\0", 8) + values;
+}
+
+template <class T>
+std::string bytes_of(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
+}  // namespace
+
+TEST_CASE("the negative and conjugate bits of tensors are applied") {
+  TemporaryDirectory directory;
+  const auto values = [&](const std::string& bytes) {
+    spill(directory / "v.pth", bytes);
+    const WeightsFile file(directory / "v.pth");
+    const NamedTensor tensor = file.tensor(0);
+    std::vector<double> list;
+    for (int64_t i = 0; i < tensor.count() * element_parts(tensor.dtype); ++i)
+      list.push_back(value_at(tensor.dtype, tensor.values(), i));
+    return list;
+  };
+  const std::string floats = bytes_of<float>({1.5f, -2}), complex = bytes_of<float>({1, 2, 3, -4});
+  const std::string negative = "}(Vneg\n\x88u", conjugate = "}(Vconj\n\x88u", both = "}(Vconj\n\x88Vneg\n\x88u";
+  using List = std::vector<double>;
+  CHECK(values(legacy_file("FloatStorage", floats, "")) == List{1.5, -2});
+  CHECK(values(legacy_file("FloatStorage", floats, "N")) == List{1.5, -2});
+  CHECK(values(legacy_file("FloatStorage", floats, "}(Vneg\n\x89Vconj\n\x89u")) == List{1.5, -2});
+  CHECK(values(legacy_file("FloatStorage", floats, negative)) == List{-1.5, 2});
+  CHECK(values(legacy_file("FloatStorage", floats, "ccollections\nOrderedDict\n)R(Vneg\n\x88u")) == List{-1.5, 2});
+  CHECK(values(legacy_file("LongStorage", bytes_of<int64_t>({1 << 20, -3}), negative)) == List{-(1 << 20), 3});
+  CHECK(values(legacy_file("ByteStorage", bytes_of<uint8_t>({0, 3}), negative)) == List{0, 253});
+  CHECK(values(legacy_file("ComplexFloatStorage", complex, conjugate)) == List{1, -2, 3, 4});
+  CHECK(values(legacy_file("ComplexFloatStorage", complex, negative)) == List{-1, -2, -3, 4});
+  CHECK(values(legacy_file("ComplexFloatStorage", complex, both)) == List{-1, 2, -3, -4});
+
+  const auto error = [&](const std::string& type, const std::string& metadata) {
+    return message_of<Error>([&] { values(legacy_file(type, std::string(16, '\0'), metadata)); });
+  };
+  CHECK(contains(error("FloatStorage", "}(Vzero\n\x88u"), "\"w\": the tensor has the property \"zero\""));
+  CHECK(contains(error("FloatStorage", "}(Vneg\nK\1u"), "neither True nor False"));
+  CHECK(contains(error("FloatStorage", "K\1"), "no dict"));
+  CHECK(contains(error("FloatStorage", conjugate), "real numbers"));
+  CHECK(contains(error("BoolStorage", negative), "truth values"));
+}
+
+TEST_CASE("numpy values that are no numbers are skipped") {
+  TemporaryDirectory directory;
+  const std::string core = "cnumpy.core.multiarray\n", eight = std::string("C\x08") + "\0\0\xc0\x3f\0\0\x20\xc0"s;
+  const auto dtype = [](const std::string& type) { return "cnumpy\ndtype\n(" + type + "\x89\x88tR"; };
+  const auto array = [&](const std::string& type, const std::string& cls) {
+    return core + "_reconstruct\n(c" + cls + "\n(K\1tVb\ntR(K\1(K\2t" + dtype(type) + "\x89" + eight + "tb";
+  };
+  const PthTree tree = tree_of(
+      directory, "\x80\2}(Vtexts\n" + array("VU1\n", "numpy\nndarray") + "Vfloats\n" +
+                     array("Vf4\n", "numpy\nndarray") + "Vrecords\n" + array("VV4\n", "numpy\nndarray") + "Vrec\n" +
+                     array("cnumpy\nrecord\n", "numpy.rec\nrecarray") + "Vtext\n" + core + "scalar\n(" +
+                     dtype("VU2\n") + eight + "tRVdate\n" + core + "scalar\n(" + dtype("VM8\n") + eight + "tRu.");
+  CHECK(other(tree, "texts") == "<numpy array of type 'U1'>");
+  CHECK(other(tree, "records") == "<numpy array of type 'V4'>");
+  CHECK(other(tree, "rec") == "<numpy array of type 'numpy.record'>");
+  CHECK(other(tree, "text") == "<numpy value of type 'U2'>");
+  CHECK(other(tree, "date") == "<numpy value of type 'M8'>");
+  REQUIRE(tree.tensors.size() == 1);
+  CHECK(tree.tensors[0].name == "floats");
 }
 
 TEST_CASE("truncated files are errors at every length") {

@@ -7,6 +7,7 @@
 
 #include "engine/error.h"
 #include "io/checksum.h"
+#include "io/weights_file.h"
 #include "temporary_directory.h"
 #include "tensors.h"
 
@@ -75,6 +76,20 @@ TEST_CASE("safetensors of foreign writers: misaligned values and any order of th
   const NamedTensor z = file.tensor("z");
   CHECK(reinterpret_cast<uintptr_t>(z.values()) % 4 == 0);
   CHECK(std::string(static_cast<const char*>(z.values()), 8) == std::string(8, '\1'));
+}
+
+TEST_CASE("safetensors whose header length begins like another kind of file") {
+  TemporaryDirectory directory;
+  for (const size_t length : {0x3c, 0x227b, 0x8b1f, 0x2850}) {  // '<', "{\"", gzip, 'P' and a pickle's '('
+    std::string header = R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
+    header.resize(length, ' ');
+    uint64_t number = length;
+    std::string bytes(reinterpret_cast<const char*>(&number), sizeof(number));
+    spill(directory / "h.safetensors", bytes + header + "\7");
+    const WeightsFile file(directory / "h.safetensors");
+    REQUIRE(file.format() == "safetensors");
+    CHECK(static_cast<const char*>(file.tensor(0).values())[0] == 7);
+  }
 }
 
 TEST_CASE("safetensors summaries") {
