@@ -230,6 +230,7 @@ void copy_matched(const WeightsFile& file, ParamStore& store, const std::vector<
   std::unordered_map<std::string, std::string> written;  // storage, and the file's name of what it got
   for (const WeightMatch::Pair& pair : match.matched) {
     const NamedTensor tensor = file.tensor(pair.file_tensor);
+    require_usable_values(tensor, file.path().string());
     const Target target = target_of(store, wanted[pair.wanted].name);
     const std::vector<std::byte> bytes = converted(tensor, target.type);
     const auto [earlier, is_first] = written.emplace(stored_name(store, wanted[pair.wanted].name), tensor.name);

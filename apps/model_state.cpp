@@ -6,6 +6,7 @@
 #include "apps/load_weights.h"
 #include "apps/recipe.h"
 #include "io/augment.h"
+#include "io/tensor_values.h"
 
 namespace convoy {
 namespace fs = std::filesystem;
@@ -16,7 +17,7 @@ const std::string kVelocityPrefix = "optimizer.momentum.";
 /// Looks tensors up and copies them; remembers what does not fit.
 class Restorer {
  public:
-  explicit Restorer(const CheckpointState& checkpoint) {
+  Restorer(const CheckpointState& checkpoint, const std::string& source) : source_(source) {
     for (const NamedTensor& tensor : checkpoint.tensors) by_name_[tensor.name] = &tensor;
   }
   void copy(const std::string& name, const Shape& shape, ElementType dtype, void* to) {
@@ -26,6 +27,7 @@ class Restorer {
       return;
     }
     const NamedTensor& tensor = *found->second;
+    require_usable_values(tensor, source_);
     if (tensor.shape != shape.to_vector() || tensor.dtype != dtype)
       faults_.push_back(fmt::format("{} is {} {}, the network has {} {}", name, element_name(tensor.dtype),
                                     Shape(tensor.shape).str(), element_name(dtype), shape.str()));
@@ -35,6 +37,7 @@ class Restorer {
   const std::vector<std::string>& faults() const { return faults_; }
 
  private:
+  const std::string& source_;
   std::map<std::string, const NamedTensor*> by_name_;
   std::vector<std::string> faults_;
 };
@@ -63,7 +66,7 @@ std::vector<NamedTensor> state_tensors(ParamStore& store) {
 }
 
 void restore_tensors(const CheckpointState& checkpoint, const std::string& source, ParamStore& store, bool optimizer) {
-  Restorer restorer(checkpoint);
+  Restorer restorer(checkpoint, source);
   if (optimizer) store.require_velocities();
   for (size_t i = 0; i < store.parameters().size(); ++i) {
     const Parameter& p = store.parameters()[i];

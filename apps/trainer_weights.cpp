@@ -2,6 +2,7 @@
 // checkpoints of the reference.
 #include <charconv>
 #include <map>
+#include <set>
 
 #include "apps/load_weights.h"
 #include "apps/model_state.h"
@@ -62,8 +63,8 @@ std::vector<std::vector<size_t>> reference_groups(const ParamStore& store, const
 }
 
 /// Copies the momentum buffers of a reference checkpoint into the velocities. Throws Error where it cannot be known
-/// whose they are.
-void restore_momentum(const WeightsFile& file, ParamStore& store, const Network& network) {
+/// whose they are. Returns the trained parameters of which the file has none; theirs stays zero.
+std::vector<std::string> restore_momentum(const WeightsFile& file, ParamStore& store, const Network& network) {
   const std::string path = file.path().string();
   const std::vector<size_t> sizes = group_sizes(file);
   const auto order = reference_groups(store, network, sizes.size());
@@ -77,7 +78,7 @@ void restore_momentum(const WeightsFile& file, ParamStore& store, const Network&
                "assigned. Start from its weights by TRAIN.PRETRAINED_MODEL_PATH instead of --resume",
                path, sizes.empty() ? "no" : fmt::format("{}", fmt::join(sizes, ", ")), fmt::join(wanted_sizes, ", "));
   store.require_velocities();
-  size_t restored = 0;
+  std::set<size_t> restored;
   for (size_t i = 0; i < file.tensors().size(); ++i) {
     const WeightInfo& info = file.tensors()[i];
     const auto number = number_between_parts(info.name, "optimizer/state/", "/momentum_buffer");
@@ -90,14 +91,20 @@ void restore_momentum(const WeightsFile& file, ParamStore& store, const Network&
         "{}: the momentum of parameter {} has shape ({}), {} has ({}): the order of parameters is another one. "
         "Start from its weights by TRAIN.PRETRAINED_MODEL_PATH instead of --resume",
         path, *number, fmt::join(info.shape, ", "), parameter.name, fmt::join(parameter.shape.to_vector(), ", "));
-    const std::vector<float> values = to_floats(file.tensor(i));
+    const NamedTensor momentum = file.tensor(i);
+    require_usable_values(momentum, path);
+    const std::vector<float> values = to_floats(momentum);
     std::copy(values.begin(), values.end(), store.velocity(static_cast<int64_t>(parameters[*number])));
-    ++restored;
+    restored.insert(parameters[*number]);
   }
-  CONVOY_CHECK(restored > 0,
+  CONVOY_CHECK(!restored.empty(),
                "{}: its optimizer holds no momentum: it was not SGD with momentum, or has not taken a step. Start from "
                "its weights by TRAIN.PRETRAINED_MODEL_PATH instead of --resume",
                path);
+  std::vector<std::string> missing;
+  for (size_t p : parameters)
+    if (store.parameters()[p].has_gradient && !restored.contains(p)) missing.push_back(store.parameters()[p].name);
+  return missing;
 }
 
 /// Of a classification network: all but its classifier, which no segmentation network uses.
@@ -184,7 +191,7 @@ void Trainer::resume_from_file(const fs::path& path) {
            "TRAIN.PRETRAINED_MODEL_PATH instead";
   };
   const std::string table = load_weights(file, store_, {.least_share = 1, .whole = true, .advice = advice});
-  restore_momentum(file, store_, *network_);
+  const std::vector<std::string> without_momentum = restore_momentum(file, store_, *network_);
   const int64_t epochs = epoch->get<int64_t>();
   CONVOY_CHECK(epochs <= total_steps_ / steps_per_epoch_,
                "{}: {} epochs are done, the run has only {} steps ({} per epoch); raise TRAIN.EPOCHS", path.string(),
@@ -195,6 +202,10 @@ void Trainer::resume_from_file(const fs::path& path) {
   loader_->seek(step_);
   if (!is_main()) return;
   log().info("weights of {}", table);
+  if (!without_momentum.empty())
+    log().warning(
+        "{}: its optimizer has no momentum of {} of the {} parameters, the first is {}: theirs starts at zero",
+        path.string(), without_momentum.size(), store_.parameters().size(), without_momentum.front());
   const nlohmann::json* iteration = find_leaf(file, "lr_scheduler/last_epoch");
   if (iteration && *iteration != step_)
     log().warning("{}: its schedule stands at step {}, this run's at {} ({} epochs of {} steps)", path.string(),

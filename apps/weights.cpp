@@ -6,6 +6,7 @@
 
 #include "apps/commands.h"
 #include "apps/model_state.h"
+#include "io/checkpoint_files.h"
 #include "io/pth.h"
 #include "io/tensor_values.h"
 #include "io/weights_file.h"
@@ -216,8 +217,14 @@ void report_conversion(const ConvertOptions& options, const WeightsFile& file,
 
 void convert(const ConvertOptions& options) {
   const WeightsFile file(options.in);
+  std::error_code ignored;
+  for (const fs::path& read : {fs::path(options.in), file.path(), file.path() / kTensorsFile})
+    CONVOY_CHECK(!fs::equivalent(read, options.out, ignored), "{} is the file that is read; write another one",
+                 options.out);
+  std::map<size_t, std::string> in_order;
+  for (const auto& [name, i] : names_of(file, options.select, options.strip)) in_order[i] = name;
   std::vector<NamedTensor> tensors;
-  for (const auto& [name, i] : names_of(file, options.select, options.strip)) {
+  for (const auto& [i, name] : in_order) {
     NamedTensor tensor = file.tensor(i);
     tensor.name = options.add + name;
     tensors.push_back(std::move(tensor));

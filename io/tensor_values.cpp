@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "engine/error.h"
 
@@ -118,6 +119,25 @@ std::vector<float> to_floats(const NamedTensor& tensor) {
     for (int64_t i = 0; i < count; ++i) floats[static_cast<size_t>(i)] = static_cast<float>(read(tensor.values(), i));
   });
   return floats;
+}
+
+void require_usable_values(const NamedTensor& tensor, const std::string& file) {
+  if (element_parts(tensor.dtype) != 1) return;
+  const bool is_variance = tensor.name.ends_with("running_var");
+  const int64_t count = tensor.count();
+  const auto refuse = [&](int64_t i, double value, const char* why) {
+    std::vector<int64_t> index(tensor.shape.size());
+    for (size_t k = index.size(); k-- > 0; i /= tensor.shape[k]) index[k] = i % tensor.shape[k];
+    fail("{}: tensor \"{}\" holds {} at ({}), {}", file, tensor.name, value, fmt::join(index, ", "), why);
+  };
+  with_reader(tensor.dtype, [&](auto* read) {
+    for (int64_t i = 0; i < count; ++i) {
+      const double value = read(tensor.values(), i);
+      if (!std::isfinite(value)) refuse(i, value, "which is not finite");
+      if (std::abs(value) > std::numeric_limits<float>::max()) refuse(i, value, "which float32 cannot hold");
+      if (is_variance && value < 0) refuse(i, value, "and a variance is not negative");
+    }
+  });
 }
 
 TensorSummary summarize(const NamedTensor& tensor) {

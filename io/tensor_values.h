@@ -13,6 +13,10 @@ double value_at(ElementType dtype, const void* values, int64_t i);
 /// All values as f32, rounded to nearest. Throws Error for complex numbers, naming the tensor.
 std::vector<float> to_floats(const NamedTensor& tensor);
 
+/// Throws Error naming `file`, tensor, index and value where the values are none that a network can go on with: not
+/// finite, beyond what f32 holds, or a negative variance (of a name that ends with "running_var").
+void require_usable_values(const NamedTensor& tensor, const std::string& file);
+
 /// What `convoy weights list` prints of a tensor.
 struct TensorSummary {
   std::string name;

@@ -1,5 +1,8 @@
 // Weights of files into networks: matching, pretrained weights, checkpoints of the reference, exported models.
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <fstream>
 
 #include "apps/load_weights.h"
 #include "apps/model_state.h"
@@ -68,12 +71,12 @@ class ReferenceCheckpoint {
     }
     pickle_ += "u";
   }
-  void optimizer(const std::vector<NamedTensor>& momentum) {
+  void optimizer(const std::vector<NamedTensor>& momentum, size_t stored = SIZE_MAX) {
     text("optimizer");
     pickle_ += "}(";
     text("state");
     pickle_ += "}(";
-    for (size_t i = 0; i < momentum.size(); ++i) {
+    for (size_t i = 0; i < std::min(stored, momentum.size()); ++i) {
       integer(static_cast<int64_t>(i));
       pickle_ += "}(";
       text("momentum_buffer");
@@ -284,6 +287,14 @@ TEST_CASE("a run goes on from a checkpoint of the reference, bit for bit") {
   const std::string counts = error.substr(begin, error.find(" tensors match", begin) - begin);
   CHECK_THAT(error, Contains(counts + " tensors matched (num_batches_tracked not counted)"));
 
+  ReferenceCheckpoint some_momentum(1);
+  some_momentum.state_dict(weight_tensors(first.parameters()));
+  some_momentum.optimizer(momentum_tensors(first.parameters()), 10);
+  some_momentum.write(tiny / "some.pth");
+  options = tiny.options("some");
+  options.resume = (tiny / "some.pth").string();
+  CHECK(Trainer(tiny.config(), options).run().step == 8);
+
   ReferenceCheckpoint weights_only(1);
   weights_only.state_dict(weight_tensors(first.parameters()));
   weights_only.write(tiny / "2.pth");
@@ -294,6 +305,37 @@ TEST_CASE("a run goes on from a checkpoint of the reference, bit for bit") {
   options = tiny.options("fourth");
   options.resume = (tiny / "3.pth").string();
   CHECK_THAT(error_of([&] { Trainer(tiny.config(), options); }), Contains("TRAIN.PRETRAINED_MODEL_PATH"));
+}
+
+TEST_CASE("weights with which no network can go on are refused") {
+  const TinyRun tiny;
+  Net net("FastSCNN", 3);
+  const auto error = [&](const std::string& ending, ElementType type, double value) {
+    std::vector<NamedTensor> tensors = weight_tensors(net.store);
+    const auto one =
+        std::find_if(tensors.begin(), tensors.end(), [&](const NamedTensor& t) { return t.name.ends_with(ending); });
+    REQUIRE(one != tensors.end());
+    std::vector<double> doubles(static_cast<size_t>(one->count()), 1);
+    std::vector<float> floats(doubles.size(), 1);
+    doubles.back() = value;
+    floats.back() = static_cast<float>(value);
+    one->dtype = type;
+    one->data = type == ElementType::kF64 ? static_cast<const void*>(doubles.data()) : floats.data();
+    write_pth(tiny / "bad.pth", tensors);
+    return error_of([&] { load_weights(WeightsFile(tiny / "bad.pth"), net.store, {}); });
+  };
+  CHECK_THAT(error("bn.weight", ElementType::kF32, NAN),
+             Contains("bad.pth") && Contains("bn.weight\" holds nan at (31)"));
+  CHECK_THAT(error("conv.weight", ElementType::kF32, -INFINITY), Contains("holds -inf at (31, 2, 2, 2)"));
+  CHECK_THAT(error("running_var", ElementType::kF32, -0.5), Contains("holds -0.5 at (31), and a variance"));
+  CHECK_THAT(error("conv.weight", ElementType::kF64, 1e39), Contains("holds 1e+39") && Contains("float32 cannot hold"));
+  CHECK(error("conv.weight", ElementType::kF64, -3e38).empty());
+
+  CheckpointState state;
+  state.tensors = state_tensors(net.store);
+  net.store.velocity(0)[0] = NAN;
+  CHECK_THAT(error_of([&] { restore_tensors(state, "step-1", net.store, true); }),
+             Contains("step-1: tensor \"optimizer.momentum.") && Contains("not finite"));
 }
 
 TEST_CASE("exported weights carry what they need") {
