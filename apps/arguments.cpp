@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <charconv>
 #include <fstream>
 
@@ -40,8 +41,16 @@ std::vector<std::string> ConfigArguments::overrides() const {
     std::vector<std::string> known;
     for (const CLI::Option* option : command_.get_options())
       for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
-    fail("{}: unknown option {}; the nearest is {}", command_.get_name(), word, nearest_name(word, known));
+    fail("{}: unknown option {}{}; see convoy {} --help", command_.get_name(), word, nearest_hint(word, known),
+         command_.get_name());
   }
+  // The names of pictures behind a blank would be taken for keys.
+  const std::vector<std::string>& kinds = PictureWriter::kinds_known();
+  if (command_.get_option_no_throw("--as") != nullptr)
+    for (size_t i = 0; i < words.size(); i += 2)
+      CONVOY_CHECK(std::find(kinds.begin(), kinds.end(), words[i]) == kinds.end(),
+                   "--as: '{}' stands behind a blank; write commas and no blanks between kinds, as in --as {}",
+                   words[i], fmt::join(kinds, ","));
   CONVOY_CHECK(words.size() % 2 == 0, "overrides come in pairs KEY VALUE; '{}' at the end has no value", words.back());
   return words;
 }
@@ -128,12 +137,12 @@ JoinedRanks RankArguments::join() const {
 void PictureArguments::add_to(CLI::App& command) {
   kinds_ = command
                .add_option("--as", options_.kinds,
-                           "kinds of pictures, with commas between: index (class of each pixel), "
+                           "kinds of pictures, with commas and no blanks between: index (class of each pixel), "
                            "palette (the same in the classes' colours), overlay (over the image)")
                ->delimiter(',')
                ->allow_extra_args(false)
                ->check(CLI::IsMember(PictureWriter::kinds_known()))
-               ->capture_default_str();
+               ->option_text(fmt::format("KIND,...={}", fmt::join(PictureWriter::kinds_known(), ",")));
   alpha_ = command.add_option("--alpha", options_.alpha, "share of the colours in an overlay")
                ->capture_default_str()
                ->check(number_between(0, 1));

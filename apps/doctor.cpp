@@ -24,6 +24,10 @@ std::string size_text(SizeHW size) {
   return fmt::format("{}x{}", size.height, size.width);
 }
 
+std::string counted(int64_t count, const std::string& what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
 /// At most kShown findings of each kind.
 void print_findings(const std::vector<Finding>& findings) {
   constexpr int64_t kShown = 10;
@@ -80,21 +84,28 @@ void doctor(const DoctorArguments& args) {
   if (args.limit >= 0) options.decoded = args.limit;
   options.threads = std::max<int64_t>(1, config.dataset.workers);
   auto splits = nlohmann::ordered_json::object();
-  int64_t errors = 0;
+  int64_t errors = 0, warnings = 0;
   const SegmentationDataset train = open_dataset(config, config.dataset.train_split, MissingLabels::keep),
                             val = open_dataset(config, config.dataset.val_split, MissingLabels::keep);
   for (const SegmentationDataset* data : {&train, &val}) {
     const DatasetReport report = check_dataset(*data, options);
     errors += report.count(Severity::error);
+    warnings += report.count(Severity::warning);
     splits[data->split()] = report_json(*data, report);
     if (args.json) continue;
     print_findings(report.findings);
     print_summary(*data, report);
   }
   const std::vector<Finding> leaks = check_leak(train, val, options.seconds);
-  if (!args.json) print_findings(leaks);
+  warnings += static_cast<int64_t>(leaks.size());
   splits["leaks"] = findings_json(leaks);
-  if (args.json) fmt::print("{}\n", splits.dump(1));
+  if (args.json) {
+    fmt::print("{}\n", splits.dump(1));
+  } else {
+    print_findings(leaks);
+    fmt::print("{}: {}\n", train.root(),
+               errors + warnings == 0 ? "no faults" : counted(errors, "error") + ", " + counted(warnings, "warning"));
+  }
   CONVOY_CHECK(errors == 0, "{}: {} faults", train.root(), errors);
 }
 

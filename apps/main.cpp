@@ -73,6 +73,20 @@ int flush_answer(int code) {
   return 1;
 }
 
+std::vector<std::string> command_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  return names;
+}
+
+/// Throws Error where `word` stands in the place of a command of `app`, which is called `above`, and is none.
+void require_command(const CLI::App& app, const std::string& above, const std::string& word) {
+  const std::vector<std::string> names = command_names(app);
+  if (names.empty() || word.starts_with("-") || std::find(names.begin(), names.end(), word) != names.end()) return;
+  convoy::fail("there is no command '{}{}'{}. Commands: {}", above.empty() ? "" : above + " ", word,
+               convoy::nearest_hint(word, names), fmt::join(names, ", "));
+}
+
 int run(int argc, char** argv) {
   CLI::App app("Convoy trains vision networks.", "convoy");
   bool version = false, json = false;
@@ -90,11 +104,8 @@ int run(int argc, char** argv) {
   convoy::add_weights_command(app);
   app.require_subcommand(0, 1);
 
-  std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
-  if (argc > 1 && argv[1][0] != '-' && std::find(names.begin(), names.end(), argv[1]) == names.end())
-    convoy::fail("there is no command '{}'; the nearest is '{}'. Commands: {}", argv[1],
-                 convoy::nearest_name(argv[1], names), fmt::join(names, ", "));
+  if (argc > 1) require_command(app, "", argv[1]);
+  if (argc > 2 && argv[1][0] != '-') require_command(*app.get_subcommand(argv[1]), argv[1], argv[2]);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -105,7 +116,7 @@ int run(int argc, char** argv) {
   if (version)
     print_version(json);
   else if (app.get_subcommands().empty())
-    convoy::fail("a command is needed: {}; see convoy --help", fmt::join(names, ", "));
+    convoy::fail("a command is needed: {}; see convoy --help", fmt::join(command_names(app), ", "));
   return 0;
 }
 

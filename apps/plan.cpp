@@ -16,7 +16,9 @@ namespace {
 
 struct PlanArguments {
   explicit PlanArguments(CLI::App& command) : config(command), context(command) {
-    command.add_option("--size", size, "HEIGHTxWIDTH; default TRAIN.CROP_SIZE");
+    command.add_option("--size", size,
+                       "HEIGHTxWIDTH; default TRAIN.CROP_SIZE. With --eval it is padded to the next that the "
+                       "network takes, as eval and predict do");
     command.add_option("--batch", batch, "images per step; default the global batch")
         ->check(CLI::Range(int64_t{1}, kLargestCount));
     command.add_option("--ranks", ranks, "plan rank 0 of so many ranks, with what they exchange")
@@ -65,12 +67,13 @@ struct PlannedStep {
       : context(options, std::make_shared<PlannedRanks>(ranks)),
         network(make_network(network_options(config, class_count(config)), store)),
         graph(context, store) {
-    require_fitting(*network, config.model.model_name, size);
     if (eval) {
+      size = fitting_size(*network, size);
       shape = {batch, 3, size.height, size.width};
       Builder builder{graph, Mode::kEval};
       targets.push_back(network->forward(builder, graph.input("image", DType::kF32, shape))[0].value);
     } else {
+      require_fitting(*network, config.model.model_name, size);
       const BatchShard shard = plan_batch(config, batch, ranks, options.exact_ranks).shard(batch, 0, ranks);
       ShardedStep step = build_sharded_step(graph, *network, config, shard, size);
       targets = std::move(step.targets);
@@ -197,6 +200,7 @@ void plan(const PlanArguments& args) {
                "--ranks {} with --trace-step: the step runs on one rank; convoy bench ranks measures several",
                args.ranks);
   PlannedStep step(config, options, args.eval, batch, size, args.ranks);
+  const SizeHW planned{step.shape[2], step.shape[3]};
   const Plan& p = *step.plan;
 
   int64_t parameters = 0;
@@ -234,8 +238,10 @@ void plan(const PlanArguments& args) {
     fmt::print("{}\n", nlohmann::ordered_json{{"network", config.model.model_name},
                                               {"batch", batch},
                                               {"ranks", args.ranks},
-                                              {"height", size.height},
-                                              {"width", size.width},
+                                              {"height", planned.height},
+                                              {"width", planned.width},
+                                              {"image_height", size.height},
+                                              {"image_width", size.width},
                                               {"training", !args.eval},
                                               {"parameters", parameters},
                                               {"forward_macs_per_image", macs},
@@ -257,9 +263,12 @@ void plan(const PlanArguments& args) {
   }
   if (args.dump) fmt::print("{}", p.dump());
   if (args.trace) print_trace(step, args.eval, class_count(config));
-  fmt::print("{}{}, {} at batch {}, {}x{}\n", config.model.model_name,
+  fmt::print("{}{}, {} at batch {}, {}x{}{}\n", config.model.model_name,
              config.model.backbone.empty() ? "" : " / " + config.model.backbone,
-             args.eval ? "prediction" : "training step", batch, size.height, size.width);
+             args.eval ? "prediction" : "training step", batch, planned.height, planned.width,
+             planned.height == size.height && planned.width == size.width
+                 ? ""
+                 : fmt::format(" (images of {}x{}, padded)", size.height, size.width));
   if (args.ranks > 1)
     fmt::print(
         "rank 0 of {}          {} images; {} messages of {:.3f} MiB in all between launches, {:.1f} MiB of gradients\n",

@@ -76,10 +76,26 @@ LossOptions loss_options(const Config& config) {
 }
 
 void require_fitting(const Network& network, const std::string& name, SizeHW size) {
-  CONVOY_CHECK(network.accepts_extent(size.height) && network.accepts_extent(size.width),
-               "the size ({}, {}) does not fit {}; the next size that does is ({}, {}) (TRAIN.CROP_SIZE or --size)",
-               size.height, size.width, name, fitting_extent(network, size.height),
-               fitting_extent(network, size.width));
+  if (network.accepts_extent(size.height) && network.accepts_extent(size.width)) return;
+  const SizeHW above = fitting_size(network, size);
+  const SizeHW below{fitting_extent_below(network, size.height), fitting_extent_below(network, size.width)};
+  std::string others;
+  if (below.height > 0 && below.width > 0)
+    others = fmt::format(", the nearest smaller one ({}, {})", below.height, below.width);
+  if (const int64_t multiple = fitting_multiple(network); multiple > 0) {
+    others += fmt::format("; multiples of {} always fit", multiple);
+    const int64_t height = size.height / multiple * multiple, width = size.width / multiple * multiple;
+    if (height > 0 && width > 0) others += fmt::format(", as ({}, {}) does", height, width);
+  }
+  fail(
+      "the size ({}, {}) does not fit {}, which takes only sizes whose reduced maps meet again; the next size that "
+      "does "
+      "is ({}, {}){} (TRAIN.CROP_SIZE or --size). eval and predict pad images of any size by themselves",
+      size.height, size.width, name, above.height, above.width, others);
+}
+
+SizeHW fitting_size(const Network& network, SizeHW size) {
+  return {fitting_extent(network, size.height), fitting_extent(network, size.width)};
 }
 
 int64_t global_batch(const Config& config, int64_t ranks) {

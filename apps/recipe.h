@@ -25,8 +25,10 @@ NetworkOptions network_options(const Config& config, int64_t classes);
 /// Throws Error where SOLVER.CLASS_WEIGHTS are set for a loss that has none.
 LossOptions loss_options(const Config& config);
 
-/// Throws Error naming the next size that fits where the network does not take images of this one.
+/// Throws Error naming the next sizes that fit where the network does not take images of this one.
 void require_fitting(const Network& network, const std::string& name, SizeHW size);
+/// The size that images of this one are padded to for a prediction.
+SizeHW fitting_size(const Network& network, SizeHW size);
 
 /// Samples per step over all ranks: TRAIN.GLOBAL_BATCH, or BATCH_SIZE for each rank.
 int64_t global_batch(const Config& config, int64_t ranks);

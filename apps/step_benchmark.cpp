@@ -8,6 +8,7 @@
 
 #include "apps/export_torch.h"
 #include "apps/progress.h"
+#include "apps/recipe.h"
 #include "apps/torch_peer.h"
 #include "engine/optimizer.h"
 #include "engine/rng.h"
@@ -106,9 +107,7 @@ BenchmarkStep::BenchmarkStep(const StepBenchmarkOptions& o, int64_t global_image
   p.labels.resize(static_cast<size_t>(o.batch * o.height * o.width));
   for (float& x : p.images) x = 2 * random.uniform() - 1;
   for (int32_t& label : p.labels) label = static_cast<int32_t>(random.integer(0, o.classes - 1));
-  CONVOY_CHECK(p.network->accepts_extent(o.height) && p.network->accepts_extent(o.width),
-               "{} takes no images of {}x{}; the next size that fits is {}x{}", o.net, o.height, o.width,
-               fitting_extent(*p.network, o.height), fitting_extent(*p.network, o.width));
+  require_fitting(*p.network, o.net, {o.height, o.width});
   if (global_images > 0) p.graph.set_global_batch({.images = global_images});
   const Value image = p.graph.input("image", DType::kF32, {o.batch, 3, o.height, o.width});
   const Value target = p.graph.input("target", DType::kI32, {o.batch, o.height, o.width});

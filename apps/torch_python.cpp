@@ -79,6 +79,10 @@ def load_weights(net, tensors, source):
     missing = [name for name in net.state_dict() if name not in tensors]
     if missing:
         raise SystemExit(f"error: {source} lacks {missing[0]} and {len(missing) - 1} more of {len(net.state_dict())}")
+    for name, tensor in net.state_dict().items():
+        if tensors[name].shape != tensor.shape:
+            raise SystemExit(f"error: {source}: {name} has the shape {list(tensors[name].shape)}, "
+                             f"in this network of {CLASSES} classes {list(tensor.shape)}")
     net.load_state_dict({name: tensors[name] for name in net.state_dict()})
 
 
@@ -174,6 +178,14 @@ def bench(net, args):
             "torch": torch.__version__, "predict_seconds": median_seconds(predict), "train_seconds": median_seconds(train)}
 
 
+def image_size(text):
+    try:
+        height, width = (int(extent) for extent in text.split("x"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is no size; write HEIGHTxWIDTH") from None
+    return [height, width]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("weights", nargs="?", metavar="WEIGHTS.safetensors")
@@ -181,14 +193,13 @@ def main():
     parser.add_argument("--limit", type=float, default=1e-4, help="largest relative difference (default %(default)s)")
     parser.add_argument("--bench", action="store_true", help="measure a prediction and a training step")
     parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--size", default="x".join(map(str, SIZE)), help="HxW (default %(default)s)")
+    parser.add_argument("--size", type=image_size, default="x".join(map(str, SIZE)), help="HxW (default %(default)s)")
     parser.add_argument("--steps", type=int, default=7, help="measured steps (default %(default)s)")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--channels-last", action="store_true", help="with --bench: the other memory format")
     parser.add_argument("--compile", action="store_true", help="with --bench: by torch.compile")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    args.size = [int(extent) for extent in args.size.split("x")]
     if args.threads > 0:
         torch.set_num_threads(args.threads)
     if args.check:
@@ -214,7 +225,12 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (OSError, KeyError, ValueError, RuntimeError) as error:
+        text = " ".join(str(error).split())
+        advice = "; a training step needs a larger --batch" if "more than 1 value per channel" in text else ""
+        raise SystemExit(f"error: {text}{advice}")
 )py";
 
 }  // namespace convoy

@@ -1,6 +1,7 @@
 // convoy train: options to configuration and TrainerOptions; the training itself is in apps/trainer.cpp.
 #include <algorithm>
 #include <cctype>
+#include <filesystem>
 
 #include "apps/commands.h"
 #include "apps/interrupt.h"
@@ -75,8 +76,14 @@ std::string default_run_directory(const Config& config) {
 
 /// The configuration that the command line asks for, with the options that go with it.
 Config read_arguments(const TrainArguments& args, TrainerOptions& options) {
-  CONVOY_CHECK(!args.config.file().empty(),
-               "train needs a recipe: --config-file FILE (configs/synth_demo.yaml is a small one)");
+  if (args.config.file().empty()) {
+    const std::filesystem::path own = std::filesystem::path(args.run_directory) / "config.yaml";
+    std::error_code ignored;
+    CONVOY_CHECK(args.run_directory.empty() || !std::filesystem::exists(own, ignored),
+                 "train needs a recipe; to go on with the run of {} as it was started: --config-file {} --resume auto",
+                 args.run_directory, own.string());
+    fail("train needs a recipe: --config-file FILE (configs/synth_demo.yaml is a small one)");
+  }
   options = args.trainer;
   options.context = args.context.options();
   const Config config = args.config.load(overrides_of(args));

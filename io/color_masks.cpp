@@ -130,8 +130,8 @@ std::shared_ptr<const LabelFormat> color_masks(const DatasetParts& parts, const 
                  line.number, line.name);
     const auto known = std::find(classes.names.begin(), classes.names.end(), line.name);
     const bool ignored = known == classes.names.end() && line.name == "ignore";
-    CONVOY_CHECK(ignored || known != classes.names.end(), "{}:{}: '{}' is no class; the nearest is '{}'", path.string(),
-                 line.number, line.name, nearest_name(line.name, classes.names));
+    CONVOY_CHECK(ignored || known != classes.names.end(), "{}:{}: '{}' is no class{}", path.string(), line.number,
+                 line.name, nearest_hint(line.name, classes.names));
     masks->add(*line.color, ignored ? Meaning{kIgnoreLabel, "ignore"}
                                     : meaning_of(static_cast<size_t>(known - classes.names.begin())));
   }

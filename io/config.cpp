@@ -126,7 +126,14 @@ class ConfigReader {
   }
 
   static std::string unknown_key(const std::string& key, const std::string& place) {
-    return fmt::format("{}: unknown key {}; the nearest is {}", place, key, nearest_name(key, config_keys()));
+    std::string hint = nearest_hint(key, config_keys());
+    if (hint.empty()) {  // a key without its group
+      std::vector<std::string> whole;
+      for (const std::string& known : config_keys())
+        if (known.ends_with("." + upper(key))) whole.push_back(known);
+      if (!whole.empty()) hint = fmt::format("; there is {}", fmt::join(whole, " and "));
+    }
+    return fmt::format("{}: unknown key {}{}", place, key, hint);
   }
 
   static const ConfigField& find(const std::string& written, const std::string& place) {
@@ -137,8 +144,9 @@ class ConfigReader {
     for (const ConfigField& field : config_schema()) {
       if (field.key == key) return field;
     }
-    CONVOY_CHECK(!is_group(written), "{}: {} is a group of keys; name one of them, as in {}", place, written,
-                 nearest_name(written + ".", config_keys()));
+    for (const ConfigField& field : config_schema())
+      CONVOY_CHECK(!field.key.starts_with(written + "."), "{}: {} is a group of keys; name one of them, as in {}",
+                   place, written, field.key);
     fail("{}", unknown_key(written, place));
   }
 
@@ -239,15 +247,20 @@ std::string resolve_dataset_name(const std::string& name) {
 
 std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates) {
   std::string best;
-  int64_t best_distance = 0;
+  int64_t best_distance = static_cast<int64_t>(name.size()) / 2 + 1;
   for (const std::string& candidate : candidates) {
     const int64_t distance = edit_distance(upper(name), upper(candidate));
-    if (best.empty() || distance < best_distance) {
+    if (distance < best_distance) {
       best = candidate;
       best_distance = distance;
     }
   }
   return best;
+}
+
+std::string nearest_hint(const std::string& name, const std::vector<std::string>& candidates) {
+  const std::string nearest = nearest_name(name, candidates);
+  return nearest.empty() ? "" : fmt::format("; the nearest is '{}'", nearest);
 }
 
 }  // namespace convoy

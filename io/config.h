@@ -209,7 +209,10 @@ std::vector<std::string> config_keys();
 std::string resolve_model_name(const std::string& name);
 std::string resolve_dataset_name(const std::string& name);
 
-/// The candidate with the smallest edit distance (Levenshtein, case ignored); "" where there is none.
+/// The candidate with the smallest edit distance (Levenshtein, case ignored), of those that need at most half as many
+/// edits as `name` has letters: farther ones are no slip of the pen. "" where there is none.
 std::string nearest_name(const std::string& name, const std::vector<std::string>& candidates);
+/// "; the nearest is 'NAME'" for the end of a message, or "" where no candidate is near.
+std::string nearest_hint(const std::string& name, const std::vector<std::string>& candidates);
 
 }  // namespace convoy

@@ -159,8 +159,8 @@ SegmentationDataset open_dataset(const Config& config, const std::string& split,
   const auto reader = std::find_if(readers().begin(), readers().end(),
                                    [&](const NamedReader& known) { return known.name == dataset.name; });
   if (reader == readers().end())
-    fail("DATASET.NAME {}: no reader for this data set; known are {}, the nearest is {}", dataset.name,
-         fmt::join(dataset_names(), ", "), nearest_name(dataset.name, dataset_names()));
+    fail("DATASET.NAME {}: no reader for this data set; known are {}{}", dataset.name, fmt::join(dataset_names(), ", "),
+         nearest_hint(dataset.name, dataset_names()));
   if (dataset.root.empty()) dataset.root = reader->default_root;
   if (!dataset.root.empty() && !config.root_path.empty()) {
     dataset.root = (std::filesystem::path(config.root_path) / dataset.root).string();

@@ -173,12 +173,18 @@ void judge_histogram(const SegmentationDataset& dataset, DatasetReport& report) 
                                fmt::format("{}: {:.1f} % of the pixels in {} decoded samples are ignored", place,
                                            100 * ignored, report.decoded)});
   const Severity severity = report.decoded == dataset.size() ? Severity::warning : Severity::note;
-  for (size_t c = 0; c < report.histogram.size(); ++c) {
-    if (report.histogram[c] > 0) continue;
-    report.findings.push_back({severity, "class",
-                               fmt::format("{}: class {} ({}) does not occur in {} decoded samples", place, c,
-                                           dataset.class_names()[c], report.decoded)});
-  }
+  constexpr size_t kShown = 30;
+  std::vector<std::string> absent;
+  for (size_t c = 0; c < report.histogram.size(); ++c)
+    if (report.histogram[c] == 0) absent.push_back(fmt::format("{} ({})", c, dataset.class_names()[c]));
+  if (absent.empty()) return;
+  const size_t count = absent.size();
+  absent.resize(std::min(count, kShown));
+  report.findings.push_back(
+      {severity, "class",
+       fmt::format("{}: {} of {} classes {} not occur in {} decoded samples: {}{}", place, count,
+                   report.histogram.size(), count == 1 ? "does" : "do", report.decoded, fmt::join(absent, ", "),
+                   count > kShown ? fmt::format(" and {} more", count - kShown) : "")});
 }
 
 /// First and last 4 KiB: what tells files of one size apart nearly always.

@@ -39,6 +39,10 @@ class Network {
 
 /// The smallest height (or width) that holds `extent` and fits the network: predictors pad to it and crop back.
 int64_t fitting_extent(const Network& network, int64_t extent);
+/// The largest height (or width) within `extent` that fits the network; 0 where there is none.
+int64_t fitting_extent_below(const Network& network, int64_t extent);
+/// The smallest power of two whose multiples all fit the network; 0 where there is none up to 128.
+int64_t fitting_multiple(const Network& network);
 
 /// Builds a network and registers its parameters. Throws Error naming the nearest name when there is no such network.
 std::unique_ptr<Network> make_network(const NetworkOptions& options, ParamStore& store);

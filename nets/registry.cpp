@@ -30,7 +30,8 @@ std::string lower(std::string text) {
 const Entry& find_network(const std::string& name) {
   for (const Entry& e : kNetworks)
     if (lower(e.name) == lower(name)) return e;
-  fail("there is no network '{}'; the nearest is '{}'", name, nearest_name(name, network_names()));
+  fail("there is no network '{}'{}. Networks: {}", name, nearest_hint(name, network_names()),
+       fmt::join(network_names(), ", "));
 }
 
 }  // namespace
@@ -40,6 +41,21 @@ int64_t fitting_extent(const Network& network, int64_t extent) {
   for (int64_t fitting = extent; fitting <= extent + kSearch; ++fitting)
     if (network.accepts_extent(fitting)) return fitting;
   fail("the network takes no image extent between {} and {}", extent, extent + kSearch);
+}
+
+int64_t fitting_extent_below(const Network& network, int64_t extent) {
+  while (extent > 0 && !network.accepts_extent(extent)) --extent;
+  return std::max<int64_t>(0, extent);
+}
+
+int64_t fitting_multiple(const Network& network) {
+  constexpr int64_t kLargest = 128, kProbed = 64 * kLargest;
+  for (int64_t multiple = 1; multiple <= kLargest; multiple *= 2) {
+    int64_t extent = multiple;
+    while (extent <= kProbed && network.accepts_extent(extent)) extent += multiple;
+    if (extent > kProbed) return multiple;
+  }
+  return 0;
 }
 
 std::vector<std::string> network_names() {

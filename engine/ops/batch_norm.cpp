@@ -13,12 +13,24 @@ namespace {
 // bn_apply's inputs.
 enum { kX, kMean, kVar, kWeight, kBias, kResidual };
 
+/// Whether the map has 1x1 pixels whatever the size of the image.
+bool is_behind_global_pool(Value x) {
+  while (x.shape().rank() == 4 && x.shape()[2] * x.shape()[3] == 1) {
+    const Node& node = x.graph->node(x.node);
+    if (node.op->name == "adaptive_avg_pool2d") return true;
+    if (node.inputs.empty()) return false;
+    x = node.inputs[0];
+  }
+  return false;
+}
+
 std::vector<TensorInfo> infer_stats(const Node& node) {
   const Shape& x = require_image(node, 0);
   const GlobalBatch& batch = node.inputs[0].graph->global_batch();
   CONVOY_CHECK(statistics_count(node.inputs[0]) >= 2,
-               "batch statistics need at least two values per channel, this map is {}{}: use a larger batch or crop",
-               x.str(), batch.shared() ? fmt::format(" of a global batch of {}", batch.images) : "");
+               "batch statistics need at least two values per channel, this map is {}{}: use a larger batch{}", x.str(),
+               batch.shared() ? fmt::format(" of a global batch of {}", batch.images) : "",
+               is_behind_global_pool(node.inputs[0]) ? "" : " or crop");
   return {{DType::kF32, {x[1]}}, {DType::kF32, {x[1]}}};
 }
 

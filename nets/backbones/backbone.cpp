@@ -52,7 +52,8 @@ std::unique_ptr<Backbone> make_backbone(const std::string& name, const BackboneO
                    "multi-grid dilations are for ResNets; the backbone is {}", name);
       return e.make(options, scope);
     }
-  fail("there is no backbone '{}'; the nearest is '{}' (MODEL.BACKBONE)", name, nearest_name(name, backbone_names()));
+  fail("there is no backbone '{}'{} (MODEL.BACKBONE). Backbones: {}", name, nearest_hint(name, backbone_names()),
+       fmt::join(backbone_names(), ", "));
 }
 
 std::unique_ptr<Backbone> make_encoder(const NetworkOptions& options, const Scope& scope) {

@@ -71,4 +71,20 @@ TEST_CASE("multi-grid dilations are those of DANet's section") {
   CHECK_THROWS_WITH(network_options(config, 19), Contains("MULTI_DILATION"));
 }
 
+TEST_CASE("a size that does not fit is refused with those around it") {
+  ParamStore store;
+  const auto network = make_network(light_options("FastSCNN"), store);
+  CHECK_NOTHROW(require_fitting(*network, "FastSCNN", {352, 480}));
+  CHECK_THROWS_WITH(require_fitting(*network, "FastSCNN", {360, 480}),
+                    Contains("(379, 480)") && Contains("(354, 480)") && Contains("multiples of 32") &&
+                        Contains("(352, 480)") && Contains("eval and predict pad"));
+  CHECK_THROWS_WITH(require_fitting(*network, "FastSCNN", {1, 480}), !Contains("smaller"));
+  const SizeHW padded = fitting_size(*network, {360, 480});
+  CHECK((padded.height == 379 && padded.width == 480));
+  CHECK(fitting_extent_below(*network, 1) == 0);
+  CHECK(fitting_multiple(*network) == 32);
+  ParamStore other;
+  CHECK(fitting_multiple(*make_network(light_options("BiSeNet"), other)) == 1);
+}
+
 }  // namespace convoy

@@ -40,7 +40,7 @@ check "version" sh -c "$convoy --version --json | grep -q '\"version\"'"
 for command in train eval predict plan doctor synth report verify bench weights; do
   check "$command --help" sh -c "$convoy $command --help | grep -q -- --help"
 done
-check "doctor" $convoy doctor --config-file recipe.yaml
+check "doctor, its verdict last" sh -c "$convoy doctor --config-file recipe.yaml | tail -1 | grep -qE 'no faults|0 errors, [1-9][0-9]* warning'"
 check "doctor --quick --json" sh -c "$convoy doctor --config-file recipe.yaml --quick --json | grep -q looked_at"
 check "plan" sh -c "$convoy plan --config-file recipe.yaml --json | grep -q predicted_peak_bytes"
 check "plan --dump-plan --trace-step" sh -c "$convoy plan --config-file recipe.yaml --dump-plan --trace-step | grep -q 'upsample_softmax_ce'"
@@ -54,6 +54,8 @@ kill -9 $child
 wait $child 2>/dev/null
 [ -d killed/checkpoints/step-00000030 ] && echo "note: the run had ended before it was killed"
 check "resume after kill -9" $train --run-dir killed --max-iters 30 --skip-val --resume auto
+check "resume with the run's own recipe" sh -c "! $convoy train --config-file killed/config.yaml --run-dir killed --threads 1 --skip-val --resume auto | grep 'changed since'"
+check "resume with another crop" sh -c "$convoy train --config-file killed/config.yaml --run-dir killed --threads 1 --skip-val --resume auto --max-iters 31 TRAIN.CROP_SIZE '(32, 64)' | grep 'changed since.*CROP_SIZE'"
 check "it left metrics" test -s whole/metrics.jsonl -a -s killed/metrics.jsonl
 check "its losses equal those of the undisturbed run" diff <(losses whole) <(losses killed)
 check "its weights too" cmp whole/checkpoints/step-00000030/tensors.safetensors killed/checkpoints/step-00000030/tensors.safetensors
@@ -99,6 +101,8 @@ refused "a scale beyond all memory" "TEST.SCALES" $convoy eval --run-dir tested 
 refused "a crop below the network's least size" "TEST.CROP_SIZE" $convoy eval --run-dir tested TEST.CROP_SIZE '(8, 64)'
 refused "an overlap of whole tiles" "TEST.TILE_OVERLAP" $convoy eval --run-dir tested TEST.TILE_OVERLAP 1
 refused "a kind of picture that is none" "heatmap" $convoy predict --run-dir tested --input-img mixed --as heatmap
+refused "blanks between kinds of pictures" "index,palette,overlay" $convoy predict --run-dir tested --input-img mixed --as index palette overlay
+check "the help's kinds of pictures" sh -c "$convoy predict --help | grep -q -- '--as KIND.*index,palette,overlay'"
 refused "alpha beyond 1" "alpha" $convoy predict --run-dir tested --input-img mixed --alpha nan
 refused "kinds without pictures" "--save-predictions" $convoy eval --run-dir tested --as index
 refused "a confusion matrix without JSON" "--json" $convoy eval --run-dir tested --confusion
@@ -153,6 +157,11 @@ check "verify" sh -c "$convoy verify --threads 1 '$golden' | tail -1 | grep -q '
 
 # Bad input: named within 10 s.
 refused "unknown command" "'train'" $convoy trian
+refused "a command that is like none" "'xyz'. Commands:" $convoy xyz
+refused "unknown part of a command" "'step'" $convoy bench stpe
+refused "a key without its group" "TRAIN.CROP_SIZE and TEST.CROP_SIZE" $train --run-dir bad CROP_SIZE 64
+refused "a network that is like none" "'ENet'. Networks:" $convoy plan --export-torch enet
+refused "a run's own recipe" "--config-file whole/config.yaml --resume auto" $convoy train --run-dir whole --resume auto
 refused "unknown option" "--log-iter" $train --log-itre 3
 refused "a misspelt option that was needed" "--run-dir" $convoy eval --run-dri tested
 refused "unknown key" "SOLVER.LR" $train --run-dir bad SOLVER.LRR 1
@@ -185,6 +194,8 @@ refused "classes against the data set" "NUM_CLASSES" $train --run-dir bad DATASE
 refused "a size beyond bounds" "TRAIN.BASE_SIZE" $train --run-dir bad TRAIN.BASE_SIZE 1000000000
 refused "a plan beyond bounds" "1000000x1000000" $convoy plan --config-file recipe.yaml --size 1000000x1000000
 refused "a plan that does not fit" "next size" $convoy plan --config-file recipe.yaml --size 1x1
+refused "the sizes around one that does not fit" "(379, 480), the nearest smaller one (354, 480); multiples of 32 always fit, as (352, 480)" $convoy plan --config-file recipe.yaml --size 360x480
+check "plan --eval pads" sh -c "$convoy plan --config-file recipe.yaml --eval --size 360x480 | grep -q '379x480 (images of 360x480, padded)'"
 refused "a batch of none" "--batch" $convoy plan --config-file recipe.yaml --batch 0
 refused "a loss or weights that blow up" "step" $train --run-dir blown --max-iters 3 --skip-val SOLVER.LR 1e38
 mkfifo pipe

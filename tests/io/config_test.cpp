@@ -9,6 +9,17 @@ using namespace convoy;
 using convoy::testing::error_of;
 using convoy::testing::TemporaryFolder;
 
+TEST_CASE("a name is suggested only where it is near", "[io][config]") {
+  const std::vector<std::string> names = {"BiSeNet", "DeepLabV3_Plus", "FastSCNN"};
+  CHECK(nearest_name("fastscn", names) == "FastSCNN");
+  CHECK(nearest_name("BiSNet", names) == "BiSeNet");
+  CHECK(nearest_name("enet", names).empty());
+  CHECK(nearest_name("", names).empty());
+  CHECK(nearest_name("x", {}).empty());
+  CHECK(nearest_hint("BiSNet", names) == "; the nearest is 'BiSeNet'");
+  CHECK(nearest_hint("enet", names).empty());
+}
+
 TEST_CASE("values follow Python's literal rules", "[io][config]") {
   CHECK(*parse_python_literal("1e-3").get_if<double>() == 1e-3);
   CHECK(*parse_python_literal("12").get_if<int64_t>() == 12);
@@ -138,7 +149,7 @@ TEST_CASE("texts that look like other values survive the dump", "[io][config]") 
 TEST_CASE("a wrong configuration is named by file, line and key", "[io][config]") {
   const auto message = [](const std::string& text) { return error_of([&] { parse_config(text, "my.yaml"); }); };
   CHECK(message("SEED: 1\nTRAIN:\n  CROP_SIZ: 3\n") ==
-        "my.yaml:3: unknown key TRAIN.CROP_SIZ; the nearest is TRAIN.CROP_SIZE");
+        "my.yaml:3: unknown key TRAIN.CROP_SIZ; the nearest is 'TRAIN.CROP_SIZE'");
   CHECK_THAT(message("SOLVR:\n  LR: 1\n"), Catch::Contains("my.yaml:1: unknown key SOLVR"));
   CHECK_THAT(message("SOLVER:\n  LR: fast\n"),
              Catch::Contains("my.yaml:2: SOLVER.LR expects a number >= 0, found the text 'fast'"));
@@ -157,7 +168,7 @@ TEST_CASE("a wrong configuration is named by file, line and key", "[io][config]"
   CHECK_THAT(error_of([] {
                parse_config("", "", {"TRAIN.EPOCS", "3"});
              }),
-             Catch::Contains("command line: unknown key TRAIN.EPOCS; the nearest is TRAIN.EPOCHS"));
+             Catch::Contains("command line: unknown key TRAIN.EPOCS; the nearest is 'TRAIN.EPOCHS'"));
   CHECK_THAT(error_of([] { load_config("/nowhere/x.yaml"); }), Catch::Contains("/nowhere/x.yaml"));
 }
 

@@ -139,7 +139,7 @@ TEST_CASE("a folder of images and masks is a data set", "[io][dataset]") {
     Config whole;
     CHECK_THAT(error_of([&] { open_dataset(whole, "train"); }), Catch::Contains("DATASET.NAME"));
     whole.dataset.name = "citiscape";
-    CHECK_THAT(error_of([&] { open_dataset(whole, "train"); }), Catch::Contains("the nearest is cityscape"));
+    CHECK_THAT(error_of([&] { open_dataset(whole, "train"); }), Catch::Contains("the nearest is 'cityscape'"));
     config.num_classes = 0;
     CHECK_THAT(error_of([&] { open_folder(config, "train"); }), Catch::Contains("DATASET.NUM_CLASSES"));
   }
