@@ -11,6 +11,7 @@
 #include "apps/step_benchmark.h"
 #include "engine/param_store.h"
 #include "io/file.h"
+#include "io/json_text.h"
 #include "nets/network.h"
 
 namespace convoy {
@@ -90,7 +91,7 @@ struct CommArguments {
 void bench_step(StepArguments& args) {
   set_size(args.options, args.size);
   const nlohmann::json result = run_step_benchmark(args.options);
-  if (!args.json.empty()) write_text_file(args.json, result.dump(1) + "\n");
+  if (!args.json.empty()) write_text_file(args.json, json_text(result, 1) + "\n");
   fmt::print("{} {}, {} threads, {}\n", args.options.net, result.at("input").get<std::string>(), args.options.threads,
              result.at("isa").get<std::string>());
   const auto row = [&](const char* name, const char* key) {
@@ -117,7 +118,7 @@ void bench_ranks(const RankArguments& ranks, const std::string& file, Measure me
     if (joined.communicator->rank() != 0) return;
     result["joined"] = joined.notes;
     for (const std::string& note : joined.notes) fmt::print("{}\n", note);
-    if (!file.empty()) write_text_file(file, result.dump(1) + "\n");
+    if (!file.empty()) write_text_file(file, json_text(result, 1) + "\n");
     print(result);
   });
 }

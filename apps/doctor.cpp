@@ -5,6 +5,7 @@
 #include "apps/commands.h"
 #include "engine/error.h"
 #include "io/doctor.h"
+#include "io/json_text.h"
 
 namespace convoy {
 namespace {
@@ -100,7 +101,7 @@ void doctor(const DoctorArguments& args) {
   warnings += static_cast<int64_t>(leaks.size());
   splits["leaks"] = findings_json(leaks);
   if (args.json) {
-    fmt::print("{}\n", splits.dump(1));
+    fmt::print("{}\n", json_text(splits, 1));
   } else {
     print_findings(leaks);
     fmt::print("{}: {}\n", train.root(),

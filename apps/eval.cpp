@@ -10,6 +10,7 @@
 #include "apps/pictures.h"
 #include "apps/progress.h"
 #include "apps/ranks.h"
+#include "io/json_text.h"
 
 namespace convoy {
 namespace {
@@ -129,6 +130,12 @@ void eval_rank(const EvalArguments& args, const JoinedRanks& joined) {
     std::vector<std::filesystem::path> samples;
     for (int64_t i = 0; i < data.size(); ++i) samples.emplace_back(data.sample_name(i));
     names = output_names(samples);
+    std::vector<std::filesystem::path> inputs;
+    for (int64_t i = 0; i < data.size(); ++i) {
+      inputs.emplace_back(data.image_path(i));
+      if (data.has_labels()) inputs.emplace_back(data.label_path(i));
+    }
+    writer->require_apart(names, inputs);
     evaluation.prediction = [&](int64_t index, const Image& image, const LabelMap& labels) {
       writer->write(names[static_cast<size_t>(index)], image, labels);
     };
@@ -150,7 +157,7 @@ void eval_rank(const EvalArguments& args, const JoinedRanks& joined) {
   json["checkpoint"] = model->path.string();
   json["split"] = args.split;
   json["prediction"] = how;
-  fmt::print("{}\n", json.dump(1));
+  fmt::print("{}\n", json_text(json, 1));
 }
 
 void eval(const EvalArguments& args) {

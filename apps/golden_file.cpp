@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 
 #include "engine/rng.h"
+#include "io/file.h"
 
 namespace convoy {
 
@@ -15,11 +15,12 @@ std::vector<int64_t> sample_positions(int64_t count, int64_t numel) {
   return positions;
 }
 
+constexpr uint64_t kMaxFileBytes = uint64_t{1} << 30;
+
 GoldenFile::GoldenFile(const std::string& path) : path_(path) {
-  std::ifstream file(path);
-  CONVOY_CHECK(file, "the reference file '{}' cannot be opened", path);
+  const std::string text = read_text_file(path, kMaxFileBytes);
   try {
-    json_ = nlohmann::json::parse(file);
+    json_ = nlohmann::json::parse(text);
     CONVOY_CHECK(json_.at("family") == "segmentron",
                  "'{}' holds figures of the family '{}'; segmentation networks ('segmentron') can be verified", path,
                  json_.at("family").get<std::string>());

@@ -6,6 +6,7 @@
 #include "apps/load_weights.h"
 #include "apps/recipe.h"
 #include "io/augment.h"
+#include "io/json_text.h"
 #include "io/tensor_values.h"
 
 namespace convoy {
@@ -139,7 +140,7 @@ SafetensorsMetadata weights_metadata(const TrainedModel& model) {
   SafetensorsMetadata metadata = preprocessing_metadata(model.config, static_cast<int64_t>(model.classes.names.size()));
   metadata["format"] = "pt";
   metadata["convoy.config"] = dump_yaml(model.config);
-  metadata["convoy.classes"] = class_table_json(model.classes).dump();
+  metadata["convoy.classes"] = json_text(class_table_json(model.classes));
   metadata["convoy.step"] = std::to_string(model.step);
   return metadata;
 }

@@ -9,6 +9,18 @@
 
 namespace convoy {
 namespace fs = std::filesystem;
+namespace {
+
+constexpr const char* kTemporaryEnding = ".tmp";  // of a file that write_file_bytes has not finished
+
+/// The absolute path without links; where links lead in a circle, the path as it is spelt.
+fs::path place_of(const fs::path& path) {
+  std::error_code error;
+  const fs::path place = fs::weakly_canonical(fs::absolute(path, error), error);
+  return error ? fs::absolute(path, error).lexically_normal() : place;
+}
+
+}  // namespace
 
 Image color_picture(const LabelMap& labels, const std::vector<Color>& palette) {
   Image picture{labels.height, labels.width, 3, std::vector<uint8_t>(labels.data.size() * 3)};
@@ -84,13 +96,41 @@ void PictureWriter::write_index(const std::string& file, const LabelMap& labels)
   write_png_gray(file, values, most <= 255 ? 8 : 16);
 }
 
+std::string PictureWriter::file_of(const std::string& name, const std::string& kind) const {
+  return fmt::format("{}_{}.png", (directory_ / name).string(), kind);
+}
+
+void PictureWriter::require_apart(const std::vector<std::string>& names, const std::vector<fs::path>& inputs) const {
+  std::map<fs::path, fs::path> by_place;
+  for (const fs::path& input : inputs) by_place.emplace(place_of(input), input);
+  for (const std::string& name : names)
+    for (const std::string& kind : options_.kinds) {
+      const std::string file = file_of(name, kind);
+      for (const std::string& written : {file, file + kTemporaryEnding}) {
+        const auto input = by_place.find(place_of(written));
+        CONVOY_CHECK(input == by_place.end(), "the output {} would replace the input {}; choose another output folder",
+                     written, input->second.string());
+      }
+    }
+}
+
+void PictureWriter::prepare(const std::string& name) const {
+  make_directories((directory_ / name).parent_path());
+  for (const std::string& kind : options_.kinds) {
+    const std::string file = file_of(name, kind);
+    std::error_code error;
+    fs::symlink_status(file + kTemporaryEnding, error);
+    CONVOY_CHECK(error != std::errc::filename_too_long, "the output {} has too long a name: {}", file, error.message());
+  }
+}
+
 std::map<std::string, std::string> PictureWriter::write(const std::string& name, const Image& image,
                                                         const LabelMap& labels) const {
   const bool few = classes_.names.size() <= 256;
-  make_directories((directory_ / name).parent_path());
+  prepare(name);
   std::map<std::string, std::string> files;
   for (const std::string& kind : options_.kinds) {
-    const std::string file = fmt::format("{}_{}.png", (directory_ / name).string(), kind);
+    const std::string file = file_of(name, kind);
     if (kind == "index")
       write_index(file, labels);
     else if (kind == "overlay")

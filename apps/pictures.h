@@ -37,10 +37,17 @@ class PictureWriter {
   static const std::vector<std::string>& kinds_known();
 
   PictureWriter(std::filesystem::path directory, ClassTable classes, Options options);
+  /// Throws Error naming an output and an input that are one file, by whatever links: results never replace what they
+  /// were made of. To be called before the first write(); `names` are those of all outputs.
+  void require_apart(const std::vector<std::string>& names, const std::vector<std::filesystem::path>& inputs) const;
+  /// Makes the folder of the files that write() will write for `name`. Throws Error where it cannot be made or a file's
+  /// name is too long for the file system.
+  void prepare(const std::string& name) const;
   /// Returns the files by kind. `name` may have folders in it. Throws Error naming the file that cannot be written.
   std::map<std::string, std::string> write(const std::string& name, const Image& image, const LabelMap& labels) const;
 
  private:
+  std::string file_of(const std::string& name, const std::string& kind) const;
   void write_index(const std::string& file, const LabelMap& labels) const;
 
   std::filesystem::path directory_;

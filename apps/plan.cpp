@@ -32,12 +32,18 @@ struct PlanArguments {
     command
         .add_option("--export-torch", export_torch,
                     "write the network as a Python file for PyTorch; NAME is that network alone, as NAME.py")
-        ->type_name("FILE.py|NAME");
+        ->type_name("FILE.py|NAME")
+        ->check([](const std::string& file) { return std::string(file.empty() ? "the file name is empty" : ""); });
     command
         .add_option(
             "--export-values", export_values,
             "write weights, an input, and the outputs, loss and gradients of all passes, for that file's --check")
-        ->type_name("FILE.safetensors");
+        ->type_name("FILE.safetensors")
+        ->check([](const std::string& file) {
+          return file.ends_with(".safetensors")
+                     ? std::string()
+                     : "is to end in .safetensors, the format that is written; found '" + file + "'";
+        });
     command.add_flag("--list-networks", list_networks, "print the names of all networks");
   }
   bool exports() const { return !export_torch.empty() || !export_values.empty(); }

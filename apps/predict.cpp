@@ -6,6 +6,7 @@
 #include "apps/model_state.h"
 #include "apps/pictures.h"
 #include "apps/predictor.h"
+#include "io/json_text.h"
 
 namespace convoy {
 namespace fs = std::filesystem;
@@ -84,6 +85,7 @@ void predict(const PredictArguments& args) {
   for (const fs::path& file : files)
     relative.push_back(one_file ? file.filename() : file.lexically_relative(args.input));
   const std::vector<std::string> names = output_names(relative);
+  writer.require_apart(names, files);
 
   auto written = nlohmann::ordered_json::array(), skipped = nlohmann::ordered_json::array();
   for (size_t i = 0; i < files.size(); ++i) {
@@ -92,6 +94,7 @@ void predict(const PredictArguments& args) {
     LabelMap labels;
     try {
       image = read_image_rgb(file);
+      writer.prepare(names[i]);
       labels = predictor.predict(image);
     } catch (const Error& error) {
       const std::string message = error.what();
@@ -112,11 +115,11 @@ void predict(const PredictArguments& args) {
     if (!args.json) fmt::print("{} ({}x{}) -> {}\n", file, image.height, image.width, fmt::join(paths, ", "));
   }
   if (args.json)
-    fmt::print("{}\n", nlohmann::ordered_json{{"checkpoint", model->path.string()},
-                                              {"prediction", predictor.options().text()},
-                                              {"written", written},
-                                              {"skipped", skipped}}
-                           .dump(1));
+    fmt::print("{}\n", json_text(nlohmann::ordered_json{{"checkpoint", model->path.string()},
+                                                        {"prediction", predictor.options().text()},
+                                                        {"written", written},
+                                                        {"skipped", skipped}},
+                                 1));
   CONVOY_CHECK(skipped.empty(), "{}: {} of {} files could not be predicted (named above); the others were", args.input,
                skipped.size(), files.size());
 }

@@ -54,6 +54,10 @@ NetworkOptions network_options(const Config& config, int64_t classes) {
 
 LossOptions loss_options(const Config& config) {
   const SolverConfig& solver = config.solver;
+  CONVOY_CHECK(!solver.ohem || solver.ohem_thresh > 0 || solver.ohem_min_kept > 0,
+               "SOLVER.OHEM keeps no pixel with SOLVER.OHEM_THRESH 0 and SOLVER.OHEM_MIN_KEPT 0: nothing would be "
+               "learned; set one of them above 0 (the defaults are {} and {})",
+               SolverConfig{}.ohem_thresh, SolverConfig{}.ohem_min_kept);
   LossOptions options{.aux = solver.aux,
                       .aux_weight = solver.aux_weight,
                       .ignore = kIgnoreLabel,

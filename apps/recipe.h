@@ -22,7 +22,7 @@ NetworkOptions network_options(const Config& config, int64_t classes);
 
 /// The configured loss: OHEM where SOLVER.OHEM is set, else SOLVER.LOSS_NAME, else cross entropy. Under
 /// SOLVER.LEGACY_LOSS the reference's definitions, OHEM with the class weights of Cityscapes unless others are set.
-/// Throws Error where SOLVER.CLASS_WEIGHTS are set for a loss that has none.
+/// Throws Error where SOLVER.CLASS_WEIGHTS are set for a loss that has none, and where OHEM would keep no pixel.
 LossOptions loss_options(const Config& config);
 
 /// Throws Error naming the next sizes that fit where the network does not take images of this one.

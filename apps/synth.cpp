@@ -5,6 +5,7 @@
 #include "apps/commands.h"
 #include "engine/error.h"
 #include "io/file.h"
+#include "io/json_text.h"
 #include "io/synth.h"
 
 namespace convoy {
@@ -54,12 +55,11 @@ void synth(SynthArguments& args) {
   refuse_to_mix(args.folder, args.options);
   const SynthSummary summary = synthesize(args.folder, args.options);
   if (args.json)
-    fmt::print("{}\n", nlohmann::json{{"folder", args.folder},
-                                      {"train", summary.train},
-                                      {"val", summary.val},
-                                      {"boxes", summary.boxes},
-                                      {"void_share", summary.void_share}}
-                           .dump());
+    fmt::print("{}\n", json_text(nlohmann::json{{"folder", args.folder},
+                                                {"train", summary.train},
+                                                {"val", summary.val},
+                                                {"boxes", summary.boxes},
+                                                {"void_share", summary.void_share}}));
   else
     fmt::print("{}: {} training and {} validation scenes of {}, {} boxes, {:.1f} % of the pixels without class\n",
                args.folder, summary.train, summary.val, args.size, summary.boxes, summary.void_share * 100);

@@ -7,6 +7,7 @@
 #include "apps/ranks.h"
 #include "apps/verify.h"
 #include "apps/verify_ranks.h"
+#include "io/json_text.h"
 
 namespace convoy {
 namespace {
@@ -53,7 +54,7 @@ struct Report {
   }
   void finish() const {
     if (json)
-      fmt::print("{}\n", nlohmann::json{{"files", files}, {"passed", passed}, {"failed", failed}}.dump(1));
+      fmt::print("{}\n", json_text(nlohmann::json{{"files", files}, {"passed", passed}, {"failed", failed}}, 1));
     else
       fmt::print("{} passed, {} failed\n", passed, failed);
   }

@@ -7,6 +7,7 @@
 #include "apps/commands.h"
 #include "apps/model_state.h"
 #include "io/checkpoint_files.h"
+#include "io/json_text.h"
 #include "io/pth.h"
 #include "io/tensor_values.h"
 #include "io/weights_file.h"
@@ -19,10 +20,6 @@ using nlohmann::ordered_json;
 
 std::string shape_text(const std::vector<int64_t>& shape) {
   return fmt::format("({})", fmt::join(shape, ", "));
-}
-
-std::string dump(const ordered_json& json) {
-  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
 // list
@@ -60,16 +57,16 @@ void list(const std::string& path, bool json) {
   if (json) {
     ordered_json others = ordered_json::object();
     for (const WeightLeaf& leaf : file.others()) others[leaf.name] = leaf.value;
-    fmt::print("{}\n", dump({{"file", file.path().string()},
-                             {"format", file.format()},
-                             {"tensors", tensors},
-                             {"other", others},
-                             {"metadata", file.metadata()}}));
+    fmt::print("{}\n", json_text(ordered_json{{"file", file.path().string()},
+                                              {"format", file.format()},
+                                              {"tensors", tensors},
+                                              {"other", others},
+                                              {"metadata", file.metadata()}}));
     return;
   }
   constexpr size_t kShown = 20;
   for (size_t i = 0; i < std::min(kShown, file.others().size()); ++i)
-    fmt::print("{} = {}\n", file.others()[i].name, dump(file.others()[i].value));
+    fmt::print("{} = {}\n", file.others()[i].name, json_text(file.others()[i].value));
   if (file.others().size() > kShown) fmt::print("... and {} more values\n", file.others().size() - kShown);
   for (const auto& [key, value] : file.metadata()) fmt::print("metadata {}: {}\n", key, value.substr(0, 100));
   fmt::print("{}: {}, {} tensors with {} bytes, {} other values\n", file.path().string(), file.format(),
@@ -146,13 +143,13 @@ void diff(const DiffOptions& options) {
     if (!names_a.contains(name)) only_b.push_back(name);
   const bool same = only_a.empty() && only_b.empty() && shapes.empty() && values.empty();
   if (options.json) {
-    fmt::print("{}\n", dump({{"equal", equal},
-                             {"only_a", only_a},
-                             {"only_b", only_b},
-                             {"shapes", shapes},
-                             {"values", values},
-                             {"max_abs_difference", most},
-                             {"same", same}}));
+    fmt::print("{}\n", json_text(ordered_json{{"equal", equal},
+                                              {"only_a", only_a},
+                                              {"only_b", only_b},
+                                              {"shapes", shapes},
+                                              {"values", values},
+                                              {"max_abs_difference", most},
+                                              {"same", same}}));
   } else {
     for (const auto& name : only_a) fmt::print("only in {}: {}\n", options.a, name.get<std::string>());
     for (const auto& name : only_b) fmt::print("only in {}: {}\n", options.b, name.get<std::string>());

@@ -2,20 +2,26 @@
 
 #include <algorithm>
 #include <cctype>
-#include <fstream>
 #include <sstream>
 #include <unordered_map>
 
 #include "engine/error.h"
+#include "io/file.h"
 
 namespace convoy {
 namespace {
 
 namespace fs = std::filesystem;
 
+/// Digits, perhaps with a sign before them.
+bool is_integer(const std::string& word) {
+  const size_t first = word[0] == '-' || word[0] == '+' ? 1 : 0;
+  return word.size() > first && std::all_of(word.begin() + static_cast<ptrdiff_t>(first), word.end(),
+                                            [](unsigned char c) { return std::isdigit(c); });
+}
+
 bool is_byte(const std::string& word) {
-  return word.size() <= 3 && std::all_of(word.begin(), word.end(), [](unsigned char c) { return std::isdigit(c); }) &&
-         std::stoi(word) <= 255;
+  return word.size() <= 3 && std::isdigit(static_cast<unsigned char>(word[0])) && std::stoi(word) <= 255;
 }
 
 uint32_t key_of(const uint8_t* rgb) {
@@ -91,17 +97,20 @@ class ColorMasks : public LabelFormat {
 }  // namespace
 
 std::vector<NamedColor> read_named_colors(const fs::path& path) {
-  std::ifstream file(path);
-  CONVOY_CHECK(file, "{}: cannot be read", path.string());
   std::vector<NamedColor> lines;
-  std::string text;
-  for (int64_t number = 1; std::getline(file, text); ++number) {
+  int64_t number = 0;
+  for (const std::string& text : read_lines(path)) {
+    ++number;
+    CONVOY_CHECK(is_utf8(text), "{}:{}: is not UTF-8; save the file in that encoding", path.string(), number);
     std::vector<std::string> words;
     std::istringstream stream(text);
     for (std::string word; stream >> word;) words.push_back(word);
     if (words.empty()) continue;
     NamedColor line{{}, {}, number};
-    if (words.size() > 3 && std::all_of(words.end() - 3, words.end(), is_byte)) {
+    if (words.size() > 3 && std::all_of(words.end() - 3, words.end(), is_integer)) {
+      CONVOY_CHECK(std::all_of(words.end() - 3, words.end(), is_byte),
+                   "{}:{}: the colour ({}) is to have red, green and blue from 0 to 255", path.string(), number,
+                   fmt::join(words.end() - 3, words.end(), ", "));
       line.color.emplace();
       for (size_t k = 0; k < 3; ++k) (*line.color)[k] = static_cast<uint8_t>(std::stoi(words[words.size() - 3 + k]));
       words.resize(words.size() - 3);

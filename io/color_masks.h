@@ -17,7 +17,8 @@ struct NamedColor {
   int64_t number = 0;  ///< of the line
 };
 
-/// The lines that are not empty. Throws Error where the file cannot be read.
+/// The lines that are not empty. Throws Error where the file cannot be read, naming the line
+/// where it is not UTF-8 or a colour is not from 0 to 255.
 std::vector<NamedColor> read_named_colors(const std::filesystem::path& path);
 
 /// A format that reads RGB and palette PNGs by their colours and gray ones by their values. `table` is "classes", for

@@ -14,6 +14,7 @@ constexpr int64_t kMaxBatch = 1'000'000;
 constexpr int64_t kMaxEpochs = 1'000'000'000;
 constexpr int64_t kMaxSteps = 1'000'000'000'000;
 constexpr int64_t kMaxThreads = 4096;
+constexpr double kMaxWeight = 1e6;  ///< of a class in the loss
 
 // --- one read/write pair per field type ---
 
@@ -102,7 +103,10 @@ bool read(const ConfigValue& value, ClassWeights& out) {
     out.cityscapes = *name == "cityscapes";
     return out.cityscapes || *name == "none" || name->empty();
   }
-  return read(value, out.values) && std::all_of(out.values.begin(), out.values.end(), [](double w) { return w >= 0; });
+  if (!read(value, out.values)) return false;
+  const auto sane = [](double w) { return w >= 0 && w <= kMaxWeight; };
+  return std::all_of(out.values.begin(), out.values.end(), sane) &&
+         (out.values.empty() || std::any_of(out.values.begin(), out.values.end(), [](double w) { return w > 0; }));
 }
 
 std::string write(bool value) {
@@ -167,7 +171,7 @@ std::string kind(const std::vector<std::string>&) {
   return "a list of texts";
 }
 std::string kind(const ClassWeights&) {
-  return "none, cityscapes or a list of numbers >= 0, one per class";
+  return "none, cityscapes or a list of numbers from 0 to 1e6, one per class and not all 0";
 }
 std::string kind(const ColorJitter&) {
   return "None, a number >= 0, or (brightness, contrast, saturation[, hue <= 0.5])";

@@ -2,33 +2,25 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 
 #include "engine/error.h"
 #include "engine/rng.h"
 #include "io/checksum.h"
 #include "io/color_masks.h"
 #include "io/dataset_parts.h"
+#include "io/file.h"
 
 namespace convoy {
 
 namespace {
 
-/// The first and last 4 KiB of a file and its size; 0 for a file that is missing.
+/// The first and last 4 KiB of a file and its size; 0 for a file that is missing or none that can be read.
 uint64_t sampled_hash(const std::string& path) {
-  constexpr int64_t kSampled = 4096;
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return 0;
-  const int64_t bytes = file.tellg();
-  std::string part(static_cast<size_t>(std::clamp<int64_t>(bytes, 0, kSampled)), '\0');
-  uint64_t hash = static_cast<uint64_t>(bytes);
-  for (const int64_t start : {int64_t{0}, bytes - static_cast<int64_t>(part.size())}) {
-    file.seekg(start);
-    file.read(part.data(), static_cast<std::streamsize>(part.size()));
-    hash = mix(hash, crc64(part.data(), part.size()));
-    if (bytes <= kSampled) break;
-  }
-  return hash;
+  constexpr size_t kSampled = 4096;
+  const auto ends = read_file_ends(path, kSampled);
+  if (!ends) return 0;
+  const uint64_t hash = mix(ends->bytes, crc64(ends->head.data(), ends->head.size()));
+  return ends->bytes <= kSampled ? hash : mix(hash, crc64(ends->tail.data(), ends->tail.size()));
 }
 
 uint64_t hash_of(const DatasetParts& parts) {

@@ -62,6 +62,7 @@ struct DatasetParts {
   ClassTable classes;
   std::shared_ptr<const LabelFormat> format;  ///< null: index PNGs
   std::vector<Color> ignore_colors;           ///< of pixels that are ignored, in colour masks
+  std::vector<std::string> unused_labels;     ///< label files that belong to no image
 };
 
 class SegmentationDataset {
@@ -80,6 +81,8 @@ class SegmentationDataset {
   const std::string& root() const { return parts_.root; }
   const std::string& split() const { return parts_.split; }
   bool has_labels() const { return !parts_.samples.front().label.empty(); }
+  /// Files in the folders of labels that have no image of their name, where samples are paired by name.
+  const std::vector<std::string>& labels_without_image() const { return parts_.unused_labels; }
   bool index_labels() const { return !parts_.format; }  ///< the label files are index PNGs
 
   /// Hash of the sorted names, the sizes of all files, and the first and last 4 KiB of the label files: equal data

@@ -173,9 +173,11 @@ DatasetParts read_ade20k(const DatasetConfig& config, const std::string& split, 
   if (split.ends_with("val")) parts.push_back("validation");
   if (split == "test") parts.push_back("testing");
   std::vector<SamplePaths> samples;
+  std::vector<std::string> unused;
   for (const std::string& part : parts) {
     const fs::path labels = split == "test" ? "" : root / "annotations" / part;
-    for (SamplePaths& sample : pair_by_name(root, root / "images" / part, labels)) samples.push_back(std::move(sample));
+    for (SamplePaths& sample : pair_by_name(root, root / "images" / part, labels, unused))
+      samples.push_back(std::move(sample));
   }
   require_files(samples, split, missing);
   LabelTable labels{{kIgnoreLabel}, "0 (ignore) and 1..150"};
@@ -186,7 +188,8 @@ DatasetParts read_ade20k(const DatasetConfig& config, const std::string& split, 
     classes.names.push_back(known.name);
     classes.colors.push_back(known.color);
   }
-  return {root.string(), split, std::move(samples), std::move(labels), std::move(classes), nullptr};
+  return {root.string(), split, std::move(samples), std::move(labels), std::move(classes),
+          nullptr,       {},    std::move(unused)};
 }
 
 }  // namespace convoy

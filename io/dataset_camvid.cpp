@@ -32,6 +32,7 @@ DatasetParts read_camvid(const DatasetConfig& config, const std::string& split, 
   std::vector<std::string> parts = {split};
   if (split == "trainval") parts = {"train", "val"};
   std::vector<SamplePaths> samples;
+  std::vector<std::string> unused;
   for (const std::string& part : parts) {
     std::error_code unreadable;
     const fs::path images = root / part, labels = root / (part + "annot");
@@ -40,13 +41,14 @@ DatasetParts read_camvid(const DatasetConfig& config, const std::string& split, 
                  "val and valannot",
                  root.string(), part, part);
     const bool unlabelled = part == "test" && !fs::is_directory(labels, unreadable);
-    for (SamplePaths& sample : pair_by_name(root, images, unlabelled ? "" : labels))
+    for (SamplePaths& sample : pair_by_name(root, images, unlabelled ? "" : labels, unused))
       samples.push_back(std::move(sample));
   }
   require_files(samples, split, missing);
   ClassTable classes = camvid_classes();
   LabelTable labels = identity_labels(static_cast<int64_t>(classes.names.size()), kVoid);
-  return {root.string(), split, std::move(samples), std::move(labels), std::move(classes), nullptr, {Color{0, 0, 0}}};
+  return {root.string(),      split,   std::move(samples), std::move(labels),
+          std::move(classes), nullptr, {Color{0, 0, 0}},   std::move(unused)};
 }
 
 }  // namespace convoy

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "engine/error.h"
 #include "io/dataset_parts.h"
@@ -37,7 +38,8 @@ ClassTable cityscapes_classes() {
           kEvaluatedIds};
 }
 
-void list_split(const fs::path& root, const std::string& split, std::vector<SamplePaths>& samples) {
+void list_split(const fs::path& root, const std::string& split, std::vector<SamplePaths>& samples,
+                std::vector<std::string>& unused) {
   static const std::string kImageEnd = "_leftImg8bit.png", kLabelEnd = "_gtFine_labelIds.png";
   for (const fs::path& city : sorted_entries(root / "leftImg8bit" / split)) {
     std::error_code broken_link;
@@ -49,6 +51,15 @@ void list_split(const fs::path& root, const std::string& split, std::vector<Samp
       const fs::path label = root / "gtFine" / split / city.filename() / (scene + kLabelEnd);
       samples.push_back({image.string(), label.string(), fs::relative(image, root).string()});
     }
+  }
+  std::set<std::string> used;
+  for (const SamplePaths& sample : samples) used.insert(sample.label);
+  std::error_code none;
+  if (!fs::is_directory(root / "gtFine" / split, none)) return;
+  for (const fs::path& city : sorted_entries(root / "gtFine" / split)) {
+    if (!fs::is_directory(city, none)) continue;
+    for (const fs::path& label : sorted_entries(city))
+      if (label.string().ends_with(kLabelEnd) && !used.contains(label.string())) unused.push_back(label.string());
   }
 }
 
@@ -70,12 +81,14 @@ DatasetParts read_cityscapes(const DatasetConfig& config, const std::string& spl
                "{}: no Cityscapes data here (no folder leftImg8bit); set DATASET.ROOT", root.string());
   require_split("Cityscapes", split, {"train", "val", "test", "trainval"});
   std::vector<SamplePaths> samples;
+  std::vector<std::string> unused;
   for (const std::string part : {"train", "val", "test"}) {
-    if (split == part || (split == "trainval" && part != "test")) list_split(root, part, samples);
+    if (split == part || (split == "trainval" && part != "test")) list_split(root, part, samples, unused);
   }
   require_files(samples, split, missing);
   LabelTable labels{cityscapes_train_ids(), "the Cityscapes ids -1..33"};
-  return {root.string(), split, std::move(samples), std::move(labels), cityscapes_classes(), nullptr, {Color{0, 0, 0}}};
+  return {root.string(),        split,   std::move(samples), std::move(labels),
+          cityscapes_classes(), nullptr, {Color{0, 0, 0}},   std::move(unused)};
 }
 
 }  // namespace convoy

@@ -86,6 +86,8 @@ std::string cache_text(uint64_t checksum, const std::vector<int64_t>& ids) {
 }
 
 std::optional<std::vector<int64_t>> read_cache(const fs::path& path, const CocoAnnotations& annotations) {
+  std::error_code missing;
+  if (!fs::is_regular_file(path, missing)) return std::nullopt;
   std::ifstream file(path);
   std::vector<int64_t> ids;
   std::string line;
@@ -143,7 +145,8 @@ DatasetParts read_coco(const DatasetConfig& config, const std::string& split, Mi
   ClassTable classes = voc_classes();
   classes.file_values = kCategories;
   if (split == "test") {
-    std::vector<SamplePaths> samples = pair_by_name(root, images, "");
+    std::vector<std::string> no_labels;
+    std::vector<SamplePaths> samples = pair_by_name(root, images, "", no_labels);
     require_files(samples, split, missing);
     return {root.string(), split, std::move(samples), std::move(labels), std::move(classes), nullptr};
   }

@@ -77,10 +77,12 @@ DatasetParts read_folder(const DatasetConfig& config, const std::string& split, 
   const fs::path root = dataset_root(config, "folder");
   ClassTable classes = find_classes(config, root);
   const FolderPair folders = find_folders(config, root, split);
-  std::vector<SamplePaths> samples = pair_by_name(root, folders.images, folders.masks);
+  std::vector<std::string> unused;
+  std::vector<SamplePaths> samples = pair_by_name(root, folders.images, folders.masks, unused);
   require_files(samples, split, missing);
   LabelTable labels = identity_labels(static_cast<int64_t>(classes.names.size()), config.ignore_label);
-  return {root.string(), split, std::move(samples), std::move(labels), std::move(classes), nullptr};
+  return {root.string(), split, std::move(samples), std::move(labels), std::move(classes),
+          nullptr,       {},    std::move(unused)};
 }
 
 }  // namespace convoy

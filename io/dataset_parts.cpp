@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cctype>
-#include <fstream>
 
 #include "engine/error.h"
+#include "io/file.h"
 
 namespace convoy {
 
@@ -52,7 +52,8 @@ const std::vector<std::string>& image_endings() {
   return endings;
 }
 
-std::vector<SamplePaths> pair_by_name(const fs::path& root, const fs::path& images, const fs::path& labels) {
+std::vector<SamplePaths> pair_by_name(const fs::path& root, const fs::path& images, const fs::path& labels,
+                                      std::vector<std::string>& unused) {
   std::map<std::string, fs::path> masks;
   if (!labels.empty()) masks = list_files(labels, {".png"});
   std::vector<SamplePaths> samples;
@@ -60,17 +61,18 @@ std::vector<SamplePaths> pair_by_name(const fs::path& root, const fs::path& imag
     const auto mask = masks.find(base);
     const fs::path label = labels.empty() ? "" : mask == masks.end() ? labels / (base + ".png") : mask->second;
     samples.push_back({image.string(), label.string(), image.lexically_relative(root).string()});
+    if (mask != masks.end()) masks.erase(mask);
   }
+  for (const auto& [base, mask] : masks) unused.push_back(mask.string());
   return samples;
 }
 
 std::vector<ListedName> read_name_list(const fs::path& path) {
-  std::ifstream file(path);
-  CONVOY_CHECK(file, "{}: the list of the split's names cannot be read", path.string());
   std::vector<ListedName> names;
   std::map<std::string, int64_t> lines;
-  std::string line;
-  for (int64_t number = 1; std::getline(file, line); ++number) {
+  int64_t number = 0;
+  for (const std::string& line : read_lines(path)) {
+    ++number;
     const size_t first = line.find_first_not_of(" \t\r"), last = line.find_last_not_of(" \t\r");
     if (first == std::string::npos) continue;
     const std::string name = line.substr(first, last + 1 - first);

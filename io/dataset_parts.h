@@ -75,8 +75,9 @@ std::map<std::string, std::filesystem::path> list_files(const std::filesystem::p
 const std::vector<std::string>& image_endings();
 
 /// Pairs every image of one folder with the label file of the same base name in the other. `labels` empty: no labels.
+/// Label files without an image are added to `unused`.
 std::vector<SamplePaths> pair_by_name(const std::filesystem::path& root, const std::filesystem::path& images,
-                                      const std::filesystem::path& labels);
+                                      const std::filesystem::path& labels, std::vector<std::string>& unused);
 
 /// One line of a list of names.
 struct ListedName {

@@ -4,13 +4,13 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <set>
 #include <thread>
 #include <unordered_set>
 
 #include "engine/error.h"
+#include "io/file.h"
 
 namespace convoy {
 namespace {
@@ -162,6 +162,18 @@ void add(SampleReport&& sample, DatasetReport& report) {
   if (pixels(sample.size) > pixels(report.largest)) report.largest = sample.size;
 }
 
+void judge_unused_labels(const SegmentationDataset& dataset, DatasetReport& report) {
+  constexpr size_t kShown = 3;
+  const std::vector<std::string>& unused = dataset.labels_without_image();
+  if (unused.empty()) return;
+  const std::vector<std::string> shown(unused.begin(),
+                                       unused.begin() + static_cast<ptrdiff_t>(std::min(kShown, unused.size())));
+  report.findings.push_back(
+      {Severity::warning, "unused",
+       fmt::format("{} ({}): {} label files have no image of their name and are not used: {}{}", dataset.root(),
+                   dataset.split(), unused.size(), fmt::join(shown, ", "), unused.size() > kShown ? ", ..." : "")});
+}
+
 void judge_histogram(const SegmentationDataset& dataset, DatasetReport& report) {
   int64_t all = report.ignored_pixels;
   for (const int64_t pixels : report.histogram) all += pixels;
@@ -187,21 +199,12 @@ void judge_histogram(const SegmentationDataset& dataset, DatasetReport& report) 
                    count > kShown ? fmt::format(" and {} more", count - kShown) : "")});
 }
 
-/// First and last 4 KiB: what tells files of one size apart nearly always.
-std::string file_ends(const std::string& path) {
-  constexpr std::streamoff kEnd = 4096;
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  const std::streamoff size = file ? static_cast<std::streamoff>(file.tellg()) : 0;
-  std::string head(static_cast<size_t>(std::min(size, kEnd)), '\0'), tail = head;
-  file.seekg(0).read(head.data(), static_cast<std::streamsize>(head.size()));
-  file.seekg(size - static_cast<std::streamoff>(tail.size()))
-      .read(tail.data(), static_cast<std::streamsize>(tail.size()));
-  return head + tail;
-}
-
 bool same_file(const std::string& a, const std::string& b) {
+  constexpr size_t kEnd = 4096;  // what tells files of one size apart nearly always
+  const auto of_a = read_file_ends(a, kEnd), of_b = read_file_ends(b, kEnd);
+  if (!of_a || !of_b || of_a->head != of_b->head || of_a->tail != of_b->tail) return false;
   try {
-    return file_ends(a) == file_ends(b) && read_file_bytes(a) == read_file_bytes(b);
+    return read_file_bytes(a) == read_file_bytes(b);
   } catch (const Error&) {
     return false;  // check_dataset names what cannot be read
   }
@@ -267,6 +270,7 @@ DatasetReport check_dataset(const SegmentationDataset& dataset, const CheckOptio
     report.findings.push_back({Severity::note, "time",
                                fmt::format("{} ({}): {} of {} samples were looked at in {:.0f} s", dataset.root(),
                                            dataset.split(), report.headers, size, options.seconds)});
+  judge_unused_labels(dataset, report);
   judge_histogram(dataset, report);
   return report;
 }

@@ -14,7 +14,7 @@ enum class Severity { note, warning, error };
 
 struct Finding {
   Severity severity = Severity::error;
-  std::string kind;     ///< missing, corrupt, size, label, palette, class, ignore, leak, time
+  std::string kind;     ///< missing, corrupt, size, label, palette, class, ignore, unused, leak, time
   std::string message;  ///< names the file
 };
 
@@ -42,8 +42,9 @@ struct DatasetReport {
 };
 
 /// Looks for missing and unreadable files, colour masks, sizes that differ, palettes that contradict the classes,
-/// damage behind the header, labels outside the range, samples and sets that are ignored, classes that do not occur.
-/// open_dataset with MissingLabels::keep lets it list every missing file. Throws nothing for a bad file.
+/// damage behind the header, labels outside the range, samples and sets that are ignored, classes that do not occur,
+/// label files without an image. open_dataset with MissingLabels::keep lets it list every missing file. Throws nothing
+/// for a bad file.
 DatasetReport check_dataset(const SegmentationDataset& dataset, const CheckOptions& options = {});
 
 /// Images of `val` that are in `train`, too: the same path, or byte for byte the same file. `seconds` as above.

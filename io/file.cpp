@@ -33,6 +33,21 @@ class Descriptor {
   int value_;
 };
 
+// The length of the UTF-8 character that `text` begins with; 0 where it begins with none.
+size_t utf8_length(std::string_view text) {
+  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+  const unsigned first = byte(0), second = byte(1);
+  if (first < 0x80) return 1;
+  const size_t length = first < 0xC2 ? 0 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : first < 0xF5 ? 4 : 0;
+  for (size_t i = 1; i < length; ++i)
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  // Longer than need be, a half of a pair of UTF-16, or beyond the last character.
+  if ((first == 0xE0 && second < 0xA0) || (first == 0xED && second > 0x9F) || (first == 0xF0 && second < 0x90) ||
+      (first == 0xF4 && second > 0x8F))
+    return 0;
+  return length;
+}
+
 // O_NONBLOCK: opening a FIFO must not hang; it means nothing for a regular file.
 int open_regular(const fs::path& path, struct stat& status) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -133,6 +148,57 @@ std::string read_text_file(const fs::path& path, uint64_t limit) {
     if (text.size() > limit)
       fail("{}: is larger than {} bytes, too large for a file of its kind", path.string(), limit);
   }
+}
+
+std::vector<std::string> read_lines(const fs::path& path) {
+  const std::string text = read_text_file(path);
+  std::string_view rest = text;
+  for (const std::string_view mark : {"\xFF\xFE", "\xFE\xFF"})
+    CONVOY_CHECK(!rest.starts_with(mark), "{}: is written in UTF-16 or UTF-32; save it as UTF-8", path.string());
+  if (rest.starts_with("\xEF\xBB\xBF")) rest.remove_prefix(3);
+  std::vector<std::string> lines;
+  while (!rest.empty()) {
+    const size_t end = rest.find('\n');
+    std::string_view line = rest.substr(0, end);
+    rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    CONVOY_CHECK(line.find('\0') == std::string_view::npos, "{}:{}: holds bytes of zero; is it a text file in UTF-8?",
+                 path.string(), lines.size() + 1);
+    lines.emplace_back(line);
+  }
+  return lines;
+}
+
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const size_t length = utf8_length(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
+std::optional<FileEnds> read_file_ends(const fs::path& path, size_t limit) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) return std::nullopt;
+  const Descriptor file(descriptor);
+  struct stat status;
+  if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  const auto bytes = static_cast<uint64_t>(status.st_size), kept = std::min<uint64_t>(bytes, limit);
+  FileEnds ends{bytes, std::string(kept, '\0'), std::string(kept, '\0')};
+  const auto read_at = [&](std::string& part, uint64_t start) {
+    return ::pread(descriptor, part.data(), part.size(), static_cast<off_t>(start)) ==
+           static_cast<ssize_t>(part.size());
+  };
+  if (!read_at(ends.head, 0) || !read_at(ends.tail, bytes - kept)) return std::nullopt;
+  return ends;
+}
+
+void require_regular_file(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::exists(status)) fail("{}: cannot be opened: {}", path.string(), error.message());
+  if (!fs::is_regular_file(status)) fail("{}: is not a regular file", path.string());
 }
 
 void write_text_file(const fs::path& path, std::string_view text) {

@@ -2,8 +2,10 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace convoy {
 
@@ -53,6 +55,25 @@ class MappedFile {
 
 /// The whole file as a string. Throws Error when it is unreadable or larger than `limit` bytes.
 std::string read_text_file(const std::filesystem::path& path, uint64_t limit = 64u << 20);
+
+/// The lines of a text file without their ends (LF or CR LF) and without the mark that editors put before UTF-8. Throws
+/// Error as read_text_file does, and for what is no text: UTF-16 or UTF-32, or bytes of zero (naming the line).
+std::vector<std::string> read_lines(const std::filesystem::path& path);
+
+/// Whether the bytes are UTF-8, the encoding of names in JSON, configurations and class tables.
+bool is_utf8(std::string_view text);
+
+/// The size of a file, and its first and last bytes.
+struct FileEnds {
+  uint64_t bytes = 0;
+  std::string head, tail;  ///< of equal length; a file that is not longer is the whole of both
+};
+
+/// At most `limit` bytes of each end; nullopt for what is missing, unreadable or no regular file.
+std::optional<FileEnds> read_file_ends(const std::filesystem::path& path, size_t limit);
+
+/// Throws Error where the path is missing or no regular file: to read from a pipe may wait for ever.
+void require_regular_file(const std::filesystem::path& path);
 
 /// Replaces the file durably (DurableFile).
 void write_text_file(const std::filesystem::path& path, std::string_view text);

@@ -11,6 +11,7 @@
 
 #include "engine/error.h"
 #include "io/file.h"
+#include "io/json_text.h"
 
 namespace convoy {
 namespace fs = std::filesystem;
@@ -40,6 +41,7 @@ std::optional<int64_t> step_of(const nlohmann::ordered_json& object) {
 }
 
 std::ifstream open_lines(const fs::path& path) {
+  require_regular_file(path);
   std::ifstream lines(path);
   if (!lines) fail("{}: cannot be opened: {}", path.string(), std::strerror(errno));
   return lines;
@@ -69,7 +71,7 @@ void MetricsFile::open() {
 
 void MetricsFile::append(const nlohmann::ordered_json& object) {
   CONVOY_CHECK(step_of(object), "{}: an object without an integer \"step\" cannot be appended", path_.string());
-  const std::string line = object.dump() + "\n";
+  const std::string line = json_text(object) + "\n";
   const off_t before = ::lseek(descriptor_, 0, SEEK_END);
   ssize_t done;
   do {

@@ -12,6 +12,7 @@
 #include "engine/error.h"
 #include "io/checkpoint_files.h"
 #include "io/file.h"
+#include "io/json_text.h"
 
 namespace convoy {
 namespace fs = std::filesystem;
@@ -78,7 +79,7 @@ void RunDirectory::take_lock() {
     fail("{}: the run directory is in use by process {} on {}; choose another --run-dir, or stop that process",
          path_.string(), holder.pid, holder.host.empty() ? "an unknown host" : holder.host);
   }
-  const std::string text = nlohmann::json{{"pid", ::getpid()}, {"host", host_name()}}.dump() + "\n";
+  const std::string text = json_text(nlohmann::json{{"pid", ::getpid()}, {"host", host_name()}}) + "\n";
   if (::ftruncate(lock_, 0) != 0 || ::pwrite(lock_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
     const int error = errno;
     ::close(lock_);
@@ -117,7 +118,7 @@ void RunDirectory::write_manifest(const RunManifest& manifest) const {
       json["earlier"].push_back(std::move(before));
     }
   }
-  write_text_file(file, json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  write_text_file(file, json_text(json, 1) + "\n");
 }
 
 }  // namespace convoy
