@@ -20,6 +20,16 @@ size_t occurrences(const std::string& text, const std::string& part) {
 
 }  // namespace
 
+TEST_CASE("OHEM that would keep no pixel is refused") {
+  const auto options = [](const std::string& ohem, const std::string& kept) {
+    loss_options(load_config("", {"SOLVER.OHEM", ohem, "SOLVER.OHEM_THRESH", "0", "SOLVER.OHEM_MIN_KEPT", kept}));
+  };
+  CHECK_THAT(error_of([&] { options("True", "0"); }),
+             Contains("SOLVER.OHEM_THRESH 0") && Contains("SOLVER.OHEM_MIN_KEPT 0") && Contains("no pixel"));
+  options("True", "1");
+  options("False", "0");
+}
+
 TEST_CASE("OHEM goes before the named loss, and both before cross entropy") {
   const auto kind = [](const std::vector<std::string>& settings) {
     return loss_options(load_config("", settings)).kind;

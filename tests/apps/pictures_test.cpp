@@ -32,6 +32,24 @@ TEST_CASE("predictions are written as index, palette and overlay") {
              Contains("heatmap") && Contains("overlay"));
 }
 
+TEST_CASE("outputs that are inputs, and names that are too long, are refused") {
+  namespace fs = std::filesystem;
+  const TinyRun tiny;
+  const fs::path real = tiny / "pictures";
+  fs::create_directories(real);
+  fs::create_directory_symlink(real, tiny / "link");
+  const PictureWriter writer(tiny / "link", {.names = {"a"}, .colors = {{1, 2, 3}}}, {.kinds = {"index"}});
+  writer.require_apart({"a"}, {real / "a.png", real / "a_overlay.png"});
+  for (const fs::path& input : {real / "a_index.png", tiny / "link/../pictures/a_index.png", real / "a_index.png.tmp"})
+    CHECK_THAT(error_of([&] {
+                 writer.require_apart({"b", "a"}, {real / "a.png", input});
+               }),
+               Contains("link/a_index.png") && Contains(input.string()));
+  const std::string longest(255 - std::string("_index.png.tmp").size(), 'n');
+  writer.prepare(longest);
+  CHECK_THAT(error_of([&] { writer.prepare(longest + "n"); }), Contains("too long a name"));
+}
+
 TEST_CASE("classes beyond 256 are written with 16 bits") {
   const TinyRun tiny;
   const ClassTable classes{.names = std::vector<std::string>(300, "class"), .colors = std::vector<Color>(300)};

@@ -207,6 +207,18 @@ echo 'TRAIN: {CROP_SIZE: &a [*a]}' > endless.yaml
 refused "an alias in itself" "endless.yaml:1" $convoy plan --config-file endless.yaml
 mkdir links && ln -s loop.png links/loop.png && cp mixed/*.png links/
 check "predict passes over a link to itself" sh -c "$convoy predict --run-dir tested --input-img links --output-dir linked 2>&1 | grep -q loop.png; ls linked/*_index.png"
+mkdir twice && cp "$(ls mixed/*.png | head -1)" twice/a.png && cp twice/a.png twice/a_index.png && ln -s twice again
+cp twice/a_index.png kept.png
+refused "predictions in the place of their inputs" "twice/a_index.png" $convoy predict --run-dir tested --input-img twice --output-dir again
+check "which stay, with nothing beside them" sh -c "cmp kept.png twice/a_index.png && test \$(ls twice | wc -l) = 2"
+mkdir names && cp kept.png names/a.png && cp kept.png "names/$(printf 'n%.0s' $(seq 250)).png" && cp kept.png "names/$(printf 'z\377').png"
+refused "a prediction whose name is too long" "1 of 3" $convoy predict --run-dir tested --input-img names --output-dir named --json
+check "the others are there" sh -c "test \$(ls named/*_index.png | wc -l) = 2"
+check "and in the JSON, whatever their bytes" python3 -c "import json; assert len(json.load(open('out.log', encoding='utf-8'))['written']) == 2"
+refused "a pipe in the place of reference figures" "pipe: is not a regular file" $convoy verify pipe
+refused "an export without a name" "file name is empty" $convoy plan --export-torch ''
+refused "values under another ending" ".safetensors" $convoy plan --export-torch FastSCNN --export-values v.pth
+check "which is not written" test ! -e v.pth
 mkdir no-run
 refused "report without a run" "no-run" $convoy report no-run
 refused "a full standard output" "standard output" sh -c "$convoy plan --config-file recipe.yaml > /dev/full"

@@ -182,7 +182,7 @@ TEST_CASE("PASCAL VOC's folders and lists", "[io][dataset][layout]") {
     write_text(lists + "train.txt", "\r\n\n  \n");
     CHECK_THAT(error_of([&] { open_dataset(config, "train"); }), Catch::Contains("lists no names"));
     fs::remove(lists + "train.txt");
-    CHECK_THAT(error_of([&] { open_dataset(config, "train"); }), Catch::Contains("train.txt: the list"));
+    CHECK_THAT(error_of([&] { open_dataset(config, "train"); }), Catch::Contains("train.txt: cannot be opened"));
   }
 }
 
@@ -317,12 +317,13 @@ TEST_CASE("colour masks are read by DATASET.MASK_COLORS", "[io][dataset][layout]
     CHECK_THAT(error_of([&] { open_dataset(config, "train"); }),
                Catch::Contains("colors.txt:2: 'care' is no class; the nearest is 'car'"));
     write_text(folder / "colors.txt", "car 64 0 256\n");
-    CHECK_THAT(error_of([&] { open_dataset(config, "train"); }), Catch::Contains("colors.txt:1: needs a class"));
+    CHECK_THAT(error_of([&] { open_dataset(config, "train"); }),
+               Catch::Contains("colors.txt:1: the colour (64, 0, 256)"));
     write_text(folder / "colors.txt", "car 64 0 128\nignore 64 0 128\n");
     CHECK_THAT(error_of([&] { open_dataset(config, "train"); }),
                Catch::Contains("(64, 0, 128) stands for car and for ignore"));
     fs::remove(folder / "colors.txt");
-    CHECK_THAT(error_of([&] { open_dataset(config, "train"); }), Catch::Contains("colors.txt: cannot be read"));
+    CHECK_THAT(error_of([&] { open_dataset(config, "train"); }), Catch::Contains("colors.txt: cannot be opened"));
   }
   SECTION("a data set whose file values are not its classes") {
     Config ade = config_of("ade20k", folder.path());
