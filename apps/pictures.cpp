@@ -119,7 +119,7 @@ void PictureWriter::prepare(const std::string& name) const {
   for (const std::string& kind : options_.kinds) {
     const std::string file = file_of(name, kind);
     std::error_code error;
-    fs::symlink_status(file + kTemporaryEnding, error);
+    static_cast<void>(fs::symlink_status(file + kTemporaryEnding, error));  // asks the file system for its limit
     CONVOY_CHECK(error != std::errc::filename_too_long, "the output {} has too long a name: {}", file, error.message());
   }
 }
