@@ -125,7 +125,7 @@ says() { # says WHAT WORD COMMAND...: the command succeeds, and its output has t
   "$@" > out.log 2>&1 && grep -qF -- "$word" out.log && echo "ok: $what" || { fail "$what: no '$word'"; tail -5 out.log; }
 }
 says "convert says what it leaves out" "10 other values" $convoy weights convert "$weights/mixed.pth" flat.safetensors
-says "and how it names what was nested" '"nested/od/w"' $convoy weights convert "$weights/mixed.pth" flat.pth
+says "and how it names what was nested" '"tensors/f16"' $convoy weights convert "$weights/mixed.pth" flat.pth
 says "convert of a run points to export" "weights export whole whole.pth" $convoy weights convert whole whole.pth
 says "and says which checkpoint it took" "whole: taken from whole/checkpoints/step-00000030" $convoy weights convert whole whole.pth
 says "export of a run without a best checkpoint" "step-00000030: step 30, the newest checkpoint" $convoy weights export whole whole.pth
