@@ -207,9 +207,9 @@ echo 'TRAIN: {CROP_SIZE: &a [*a]}' > endless.yaml
 refused "an alias in itself" "endless.yaml:1" $convoy plan --config-file endless.yaml
 mkdir links && ln -s loop.png links/loop.png && cp mixed/*.png links/
 check "predict passes over a link to itself" sh -c "$convoy predict --run-dir tested --input-img links --output-dir linked 2>&1 | grep -q loop.png; ls linked/*_index.png"
-mkdir twice && cp "$(ls mixed/*.png | head -1)" twice/a.png && cp twice/a.png twice/a_index.png && ln -s twice again
+mkdir twice && cp "$(ls mixed/*.png | head -1)" twice/a.png && cp twice/a.png twice/a_index.png && ln -s twice twice-by-link
 cp twice/a_index.png kept.png
-refused "predictions in the place of their inputs" "twice/a_index.png" $convoy predict --run-dir tested --input-img twice --output-dir again
+refused "predictions in the place of their inputs" "twice/a_index.png" $convoy predict --run-dir tested --input-img twice --output-dir twice-by-link
 check "which stay, with nothing beside them" sh -c "cmp kept.png twice/a_index.png && test \$(ls twice | wc -l) = 2"
 mkdir names && cp kept.png names/a.png && cp kept.png "names/$(printf 'n%.0s' $(seq 250)).png" && cp kept.png "names/$(printf 'z\377').png"
 refused "a prediction whose name is too long" "1 of 3" $convoy predict --run-dir tested --input-img names --output-dir named --json
