@@ -445,19 +445,6 @@ std::string onednn_version() {
 struct OneDnnConv::Impl {};
 OneDnnConv::OneDnnConv(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 OneDnnConv::~OneDnnConv() = default;
-void OneDnnConv::Impl::run_in_turns(const float* x, const float* dy, char* sums, char* partials, char* space) const {
-#pragma omp parallel for schedule(dynamic) num_threads(threads)
-  for (int64_t p = 0; p < parts; ++p) {
-    const size_t part = static_cast<size_t>(p), values = kinds[slices[part].kind].w.inside.get_size() / sizeof(float);
-    float* sum = reinterpret_cast<float*>(sums + part * weight_bytes);
-    float* partial = reinterpret_cast<float*>(partials + part * weight_bytes);
-    for (size_t k = part; k < slices.size(); k += static_cast<size_t>(parts)) {
-      run_slice(slices[k], x, k == part ? sum : partial, nullptr, dy, space + part * slice_bytes);
-      if (k != part)
-        for (size_t e = 0; e < values; ++e) sum[e] += partial[e];
-    }
-  }
-}
 
 std::unique_ptr<OneDnnConv> OneDnnConv::create(Direction, const View&, const View&, int64_t, int64_t,
                                                const Conv2dParams&, bool, int) {
