@@ -20,7 +20,7 @@ constexpr uint64_t kInflation = 1032;
 constexpr uint64_t kMaxInflated = 2 * static_cast<uint64_t>(kMaxImagePixels);
 
 /// Types of data elements.
-enum ElementType : uint32_t {
+enum MatType : uint32_t {
   kInt8 = 1,
   kUint8 = 2,
   kInt16 = 3,
