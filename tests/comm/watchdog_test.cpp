@@ -74,6 +74,8 @@ struct Processes {
   }
 
   RankRecord record(int rank) const { return view->record(rank); }
+  /// Whether rank's process has said who it is; one that has not is invisible to the others.
+  bool known(int rank) const { return record(rank).process.pid != 0; }
   std::string failure() const { return view->failure(); }
 
   /// Exit code, or minus the signal; -1000 when it has not ended in time.
@@ -132,7 +134,7 @@ TEST_CASE("a stopped rank is named and killed", "[comm][watchdog]") {
     if (rank != 1) return wait_in(liveness, "norm");
     hang();
   });
-  REQUIRE(wait_until([&] { return ranks.record(0).channels[0].number == 1; }));
+  REQUIRE(wait_until([&] { return ranks.record(0).channels[0].number == 1 && ranks.known(1); }));
   kill(ranks.pids[1], SIGSTOP);
   REQUIRE(ranks.status(0) == 0);
   REQUIRE(ranks.status(2) == 0);

@@ -1,5 +1,6 @@
 // One rank of the tests with real processes: does what its first argument says (tests/ranks/test_ranks.sh).
 // usage: rank_program [--ranks N] MODE [RANK], RANK being the one that misbehaves
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <iostream>
 #include <thread>
 
@@ -174,7 +176,10 @@ void steps(Communicator& ranks, const std::string& mode, int culprit, const char
     if (stop[0] > 0) {
       // Long enough for a second signal of the same key press.
       std::this_thread::sleep_for(std::chrono::milliseconds(200));
-      std::printf("rank %d: stopped after %d signals\n", ranks.rank(), signals.load());
+      const std::string line = fmt::format("rank {}: stopped after {} signals\n", ranks.rank(), signals.load());
+      std::cout << line << std::flush;
+      // A launcher that is told to end may drop the last lines of its ranks.
+      std::ofstream("stopped.log", std::ios::app) << line << std::flush;
       throw int{75};
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));

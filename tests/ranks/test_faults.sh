@@ -209,13 +209,14 @@ ranks_that_differ() {
 }
 
 # stops WHAT CODE SIGNAL launcher|RANK: all ranks stop after the same step, whose checkpoint is complete. One of the ranks
-# has no images.
+# has no images. What the run says is read from its own log: mpirun that is told to end may drop the ranks' last lines.
 stops() {
   local what="$way: $1" code=$2 signal=$3 target=$4
   begin_ranks 3
   if [ "$target" = launcher ]; then target=$launcher; else target=$(rank_process "$target"); fi
   kill "-$signal" "$target"
   finish "$what" "$code" 20
+  cp run/log.txt out.log
   said "$what" 1 "SIG$signal at step $(last_step) of 100000; the state is saved"
   [ "$(logged_step)" = "$(last_step)" ] || fail "$what: step $(logged_step) is logged, step $(last_step) saved"
   resumes "$what" 3

@@ -130,9 +130,12 @@ else
   begin 3 steps
   kill -9 $launcher
   finish "kill -9 of mpirun" 137 20
+  export OMPI_MCA_odls_base_sigkill_timeout=4 # Open MPI's own second is short for a loaded machine
   begin 3 steps
+  rm -f stopped.log
   kill -TERM $launcher
   finish "SIGTERM to mpirun" "1|75|143" 20 # Open MPI answers 1 whatever the ranks do
+  cp stopped.log out.log
   said "SIGTERM to mpirun" 3 "rank [0-2]: stopped after [01] signals"
   begin 3 steps
   kill -USR1 $launcher
