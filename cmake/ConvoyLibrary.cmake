@@ -6,6 +6,7 @@ foreach(folder kernels engine comm io layers nets)
     endif()
   endforeach()
 endforeach()
+target_sources(convoy PRIVATE $<TARGET_OBJECTS:convoy_emulator> $<TARGET_OBJECTS:convoy_emulated_kernels>)
 target_link_libraries(convoy PUBLIC convoy_options convoy_dependencies)
 
 if(TARGET convoy_apps)

@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 
+#include "engine/context.h"
 #include "engine/ops/registry.h"
 
 namespace convoy {
@@ -52,6 +53,15 @@ Cost cost_of(const Node& node) {
   else if (!node.outputs.empty())
     cost.flops = static_cast<double>(node.outputs[0].shape.count());
   return cost;
+}
+
+bool has_kernel(const OpDef& op, DeviceKind device) {
+  return device == DeviceKind::kCpu || op.collective ? op.prepare_cpu != nullptr : op.prepare_cuda != nullptr;
+}
+
+Kernel prepare(const OpDef& op, const PrepareArgs& args) {
+  const bool on_host = args.context.options().device == DeviceKind::kCpu || op.collective;
+  return on_host ? op.prepare_cpu(args) : op.prepare_cuda(args);
 }
 
 void layout_plain(LayoutChoice& choice) {

@@ -7,8 +7,12 @@
 
 #include "engine/communicator.h"
 #include "engine/graph.h"
+#include "kernels/cuda_stream.h"
+#include "kernels/isa.h"
 
 namespace convoy {
+
+enum class DeviceKind : uint8_t;
 
 /// What a kernel may depend on beside its arguments.
 struct StepState {
@@ -22,7 +26,19 @@ struct KernelArgs {
   std::span<const View> in, out;  ///< data is null for an output that nobody asked for
   void* workspace;
   const StepState& step;
+  /// Whether this is a device with memory of its own, where all data lies. The rest is for those alone.
+  bool on_device = false;
+  cudaStream_t stream = nullptr;  ///< on which the kernel is enqueued
+  /// Device memory that holds INT64_MAX. A kernel that finds its data wrong puts the smallest position there
+  /// (atomicMin); Kernel::explain makes the error of it.
+  int64_t* fault = nullptr;
 };
+
+/// Calls the CUDA launcher of this name on the device that the arguments belong to, with its stream.
+#define CONVOY_CUDA(args, name, ...) ::convoy::emulated::name((args).stream, __VA_ARGS__)
+/// Calls whichever twin belongs to the arguments' device, where both take the same arguments.
+#define CONVOY_KERNEL(args, name, ...) \
+  ((args).on_device ? CONVOY_CUDA(args, name, __VA_ARGS__) : CONVOY_CPU(name, __VA_ARGS__))
 
 /// What a collective has to work with.
 struct ExchangeArgs {
@@ -53,6 +69,8 @@ struct Kernel {
   std::string implementation;  ///< shown by `convoy plan`
   Message message = {};
   std::function<void(const ExchangeArgs&)> exchange = {};
+  /// On a device: throws the Error that the position in KernelArgs::fault stands for. `in` are host copies.
+  std::function<void(std::span<const View> in, int64_t fault)> explain = {};
 };
 
 struct PrepareArgs {
@@ -64,6 +82,7 @@ struct PrepareArgs {
 /// Layouts that a node wants. `in` comes in with the layouts its inputs have and leaves with those it takes.
 struct LayoutChoice {
   const Node& node;
+  DeviceKind device;
   std::vector<Layout> in, out;
 };
 
@@ -104,10 +123,14 @@ struct OpDef {
   void (*grad)(GradContext&) = nullptr;
   /// Floating-point operations; null means one per output element.
   double (*flops)(const Node&) = nullptr;
-  /// Layouts on the CPU; null means that every f32 image tensor is blocked and all else plain.
+  /// Null means that every f32 image tensor is blocked and all else plain. On a device `blocked` stands for its image
+  /// layout, nhwc with channels padded to 8.
   void (*layout)(LayoutChoice&) = nullptr;
   /// Makes the node ready on `cpu`. A missing entry is an error at plan time that names the node.
   Kernel (*prepare_cpu)(const PrepareArgs&) = nullptr;
+  /// The same on devices with memory of their own (`cuda`, `emulated`), often the same function: it launches by
+  /// CONVOY_KERNEL or CONVOY_CUDA. Collectives have none: what they exchange passes through the host.
+  Kernel (*prepare_cuda)(const PrepareArgs&) = nullptr;
   /// Inputs whose memory output 0 may take over when it has the same geometry and nobody reads them later.
   std::vector<int> in_place = {};
   /// Kernels take slices of wider tensors (a concat part) as inputs and outputs.
@@ -128,6 +151,10 @@ const OpDef& find_op(const std::string& name);
 /// Adds an operator, also one of a user's own. Throws Error when the name is taken.
 void register_op(OpDef op);
 Cost cost_of(const Node& node);
+
+/// Whether the operator has a kernel for the device, and that kernel. Collectives work on host memory everywhere.
+bool has_kernel(const OpDef& op, DeviceKind device);
+Kernel prepare(const OpDef& op, const PrepareArgs& args);
 
 /// Layout rules shared by many operators.
 void layout_plain(LayoutChoice& choice);         ///< everything plain row-major

@@ -13,6 +13,7 @@ std::string describe(const PlanValue& v) {
   std::string text = v.info.shape.str();
   if (v.info.dtype != DType::kF32) text += dtype_name(v.info.dtype);
   if (v.geometry.layout == Layout::kBlocked) text += fmt::format("b{}", v.geometry.block);
+  if (v.geometry.layout == Layout::kNhwc) text += "nhwc";
   if (!v.geometry.dense()) text += fmt::format("/{}+{}", v.geometry.pitch, v.channel_offset);
   if (v.place == PlanValue::Place::kGradient) text += "@grad";
   return text;
@@ -27,16 +28,16 @@ void prepare_kernels(Plan& plan, const Graph& graph, const Schedule& schedule, c
     for (const int v : launch.out) out.push_back(plan.values[static_cast<size_t>(v)].geometry);
     try {
       if (launch.kind != Launch::Kind::kExchange) {
-        launch.kernel = node.op->prepare_cpu({.node = node, .in = in, .out = out, .context = context});
+        launch.kernel = prepare(*node.op, {.node = node, .in = in, .out = out, .context = context});
         continue;
       }
       size_t first_in = 0, first_out = 0;
       for (ExchangePart& part : launch.parts) {
         const Node& member = graph.node(schedule.nodes[static_cast<size_t>(part.schedule_index)]);
-        launch.kernel = member.op->prepare_cpu({.node = member,
-                                                .in = std::span(in).subspan(first_in, part.inputs),
-                                                .out = std::span(out).subspan(first_out, part.outputs),
-                                                .context = context});
+        launch.kernel = prepare(*member.op, {.node = member,
+                                             .in = std::span(in).subspan(first_in, part.inputs),
+                                             .out = std::span(out).subspan(first_out, part.outputs),
+                                             .context = context});
         part.message = launch.kernel.message;
         first_in += part.inputs;
         first_out += part.outputs;

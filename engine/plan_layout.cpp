@@ -16,8 +16,9 @@ bool is_image(const TensorInfo& info) {
 }
 
 View geometry_of(const TensorInfo& info, Layout layout) {
-  if (layout != Layout::kBlocked) return plain_view(nullptr, info.dtype, info.shape);
-  View v = blocked_view(nullptr, info.shape, cpu::channel_block());
+  if (layout == Layout::kNchw) return plain_view(nullptr, info.dtype, info.shape);
+  View v = layout == Layout::kNhwc ? nhwc_view(nullptr, info.shape)
+                                   : blocked_view(nullptr, info.shape, cpu::channel_block());
   v.dtype = info.dtype;
   return v;
 }
@@ -66,6 +67,13 @@ class LayoutPass {
     current_[v] = leaf.value;
   }
 
+  DeviceKind device() const { return context_.options().device; }
+
+  /// Operators say "blocked" for the layout of images, whatever that is on the device.
+  void take_image_layout(std::vector<Layout>& layouts) const {
+    if (device() != DeviceKind::kCpu) std::replace(layouts.begin(), layouts.end(), Layout::kBlocked, Layout::kNhwc);
+  }
+
   int in_layout(int value, Layout wanted) {
     if (plan_.values[static_cast<size_t>(value)].geometry.layout == wanted) return value;
     const auto key = std::pair(value, wanted);
@@ -75,8 +83,10 @@ class LayoutPass {
         {.name = from.name, .info = from.info, .geometry = geometry_of(from.info, wanted), .shared = from.shared});
     Launch launch{.op = "reorder", .name = plan_.values[static_cast<size_t>(value)].name, .in = {value}, .out = {to}};
     launch.shared = plan_.values[static_cast<size_t>(to)].shared;
-    launch.kernel = {.run = [](const KernelArgs& a) { CONVOY_CPU(reorder, a.in[0], a.out[0]); },
-                     .implementation = "reorder"};
+    launch.kernel = device() == DeviceKind::kCpu
+                        ? Kernel{.run = [](const KernelArgs& a) { CONVOY_CPU(reorder, a.in[0], a.out[0]); }}
+                        : Kernel{.run = [](const KernelArgs& a) { CONVOY_CUDA(a, reorder, a.in[0], a.out[0]); }};
+    launch.kernel.implementation = "reorder";
     launch.copied_bytes = dense_bytes(plan_.values[static_cast<size_t>(to)].geometry);
     launch.cost.bytes = 2.0 * static_cast<double>(launch.copied_bytes);
     push(std::move(launch));
@@ -92,11 +102,13 @@ class LayoutPass {
 
   void add_launch(NodeId id, int schedule_index) {
     const Node& node = graph_.node(id);
-    CONVOY_CHECK(node.op->prepare_cpu, "{}: operator '{}' has no kernel for device {}", node.name, node.op->name,
-                 device_name(context_.options().device));
-    LayoutChoice choice{.node = node, .in = {}, .out = {}};
-    for (const Value& v : node.inputs)
-      choice.in.push_back(plan_.values[static_cast<size_t>(current_.at(v))].geometry.layout);
+    CONVOY_CHECK(has_kernel(*node.op, device()), "{}: operator '{}' has no kernel for device {}", node.name,
+                 node.op->name, device_name(device()));
+    LayoutChoice choice{.node = node, .device = device(), .in = {}, .out = {}};
+    for (const Value& v : node.inputs) {
+      const Layout layout = plan_.values[static_cast<size_t>(current_.at(v))].geometry.layout;
+      choice.in.push_back(layout == Layout::kNhwc ? Layout::kBlocked : layout);
+    }
     for (const TensorInfo& o : node.outputs) choice.out.push_back(is_image(o) ? Layout::kBlocked : Layout::kNchw);
     if (node.op->layout) {
       node.op->layout(choice);
@@ -104,6 +116,8 @@ class LayoutPass {
       for (size_t i = 0; i < choice.in.size(); ++i)
         choice.in[i] = is_image({node.inputs[i].dtype(), node.inputs[i].shape()}) ? Layout::kBlocked : Layout::kNchw;
     }
+    take_image_layout(choice.in);
+    take_image_layout(choice.out);
     Launch launch{.op = node.op->name,
                   .name = node.name,
                   .attrs = node.attrs.str(),

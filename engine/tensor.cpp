@@ -30,6 +30,12 @@ View blocked_view(void* data, const Shape& shape, int64_t block, int64_t pitch) 
   return v;
 }
 
+View nhwc_view(void* data, const Shape& shape) {
+  View v = blocked_view(data, shape, kDeviceChannelBlock);
+  v.layout = Layout::kNhwc;
+  return v;
+}
+
 size_t dense_bytes(const View& view) {
   const int64_t channels = view.blocks() * view.block;
   return static_cast<size_t>(view.n * channels * view.h * view.w) * dtype_size(view.dtype);

@@ -62,6 +62,9 @@ class Tensor {
 View plain_view(void* data, DType dtype, const Shape& shape);
 /// The view of an image tensor in the blocked layout. `pitch` 0 means dense.
 View blocked_view(void* data, const Shape& shape, int64_t block, int64_t pitch = 0);
+/// The view of a dense image tensor in a device's layout: nhwc, channels padded to kDeviceChannelBlock.
+View nhwc_view(void* data, const Shape& shape);
+constexpr int64_t kDeviceChannelBlock = 8;
 /// Bytes that a view's geometry needs when it is dense.
 size_t dense_bytes(const View& view);
 

@@ -10,7 +10,7 @@
 
 #include "kernels/cuda_common.h"
 
-namespace convoy::cuda {
+namespace convoy::CONVOY_DEVICE {
 namespace {
 
 constexpr int kTileThreads = 32;  // most threads of a block along the channels
@@ -281,7 +281,9 @@ Geometry tile_geometry(const Rows& shape, const Parts& parts, int lanes) {
 // The mask comes from y unless there is none to apply.
 const View* mask_of(const char* kernel, const View* y, Activation act) {
   if (act == Activation::kNone) return nullptr;
-  if (!y) throw std::invalid_argument(std::string("cuda::") + kernel + ": the activation's output y is missing");
+  if (!y)
+    throw std::invalid_argument(std::string(CONVOY_DEVICE_NAME "::") + kernel +
+                                ": the activation's output y is missing");
   return y;
 }
 
@@ -355,4 +357,4 @@ void bn_backward_apply(cudaStream_t stream, const View& dy, const View* y, const
            });
 }
 
-}  // namespace convoy::cuda
+}  // namespace convoy::CONVOY_DEVICE

@@ -44,16 +44,15 @@ CONVOY_CPU_KERNELS(
 
 // On the GPU: nhwc images of fp32, fp16 or bf16, all pointers to device memory, work enqueued on `stream`; else as
 // above. Throws std::invalid_argument on another layout or dtype.
-namespace convoy::cuda {
-void bn_stats(cudaStream_t stream, const View& x, float* mean, float* var, float* workspace);
-void bn_apply(cudaStream_t stream, const View& x, const View* residual, const float* mean, const float* var,
-              const float* gamma, const float* beta, float eps, Activation act, const View& y);
-void bn_update_running(cudaStream_t stream, const float* mean, const float* var, int64_t count, float momentum,
-                       float* running_mean, float* running_var, int64_t* num_batches_tracked, int64_t channels);
-void bn_backward_reduce(cudaStream_t stream, const View& dy, const View* y, const View& x, const float* mean,
-                        const float* var, float eps, Activation act, float* sum_dy, float* sum_dy_xhat,
-                        float* workspace);
-void bn_backward_apply(cudaStream_t stream, const View& dy, const View* y, const View& x, const float* mean,
-                       const float* var, const float* gamma, float eps, Activation act, const float* sum_dy,
-                       const float* sum_dy_xhat, int64_t count, const View& dx, const View* d_residual);
-}  // namespace convoy::cuda
+CONVOY_CUDA_KERNELS(
+    void bn_stats(cudaStream_t stream, const View& x, float* mean, float* var, float* workspace);
+    void bn_apply(cudaStream_t stream, const View& x, const View* residual, const float* mean, const float* var,
+                  const float* gamma, const float* beta, float eps, Activation act, const View& y);
+    void bn_update_running(cudaStream_t stream, const float* mean, const float* var, int64_t count, float momentum,
+                           float* running_mean, float* running_var, int64_t* num_batches_tracked, int64_t channels);
+    void bn_backward_reduce(cudaStream_t stream, const View& dy, const View* y, const View& x, const float* mean,
+                            const float* var, float eps, Activation act, float* sum_dy, float* sum_dy_xhat,
+                            float* workspace);
+    void bn_backward_apply(cudaStream_t stream, const View& dy, const View* y, const View& x, const float* mean,
+                           const float* var, const float* gamma, float eps, Activation act, const float* sum_dy,
+                           const float* sum_dy_xhat, int64_t count, const View& dx, const View* d_residual);)

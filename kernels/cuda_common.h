@@ -14,7 +14,7 @@
 #include "kernels/cuda_compat.h"
 #include "kernels/view.h"
 
-namespace convoy::cuda {
+namespace convoy::CONVOY_DEVICE {
 
 constexpr int kBlockThreads = 256;
 constexpr int64_t kMostRowBlocks = 2048;  ///< enough for every GPU at 8 to 16 resident blocks per multiprocessor
@@ -166,7 +166,7 @@ inline void check_operands(const char* kernel, std::initializer_list<const View*
   const View& first = **views.begin();
   for (const View* v : views) {
     if (!v) continue;
-    const std::string fault = std::string("cuda::") + kernel + ": ";
+    const std::string fault = std::string(CONVOY_DEVICE_NAME "::") + kernel + ": ";
     if (v->layout == Layout::kBlocked || (images_only && v->layout != Layout::kNhwc))
       throw std::invalid_argument(fault + "layout " + layout_name(v->layout) + ", expected nhwc");
     if (v->dtype != first.dtype || v->layout != first.layout || v->c != first.c || v->block != first.block)
@@ -209,9 +209,9 @@ void dispatch(const char* kernel, DType dtype, bool vectors, F f) {
     case DType::kBF16:
       return with(Element<__nv_bfloat16>{});
     default:
-      throw std::invalid_argument(std::string("cuda::") + kernel + ": dtype " + dtype_name(dtype) +
+      throw std::invalid_argument(std::string(CONVOY_DEVICE_NAME "::") + kernel + ": dtype " + dtype_name(dtype) +
                                   ", expected f32, f16 or bf16");
   }
 }
 
-}  // namespace convoy::cuda
+}  // namespace convoy::CONVOY_DEVICE

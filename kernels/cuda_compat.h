@@ -4,8 +4,12 @@
 //   CONVOY_SHARED(float[32][33], tile);       for  __shared__ float tile[32][33];
 //   CONVOY_DYNAMIC_SHARED(float, buffer);     for  extern __shared__ float buffer[];
 //   launch({grid, block, shared_bytes, stream}, kernel<T>, args...);   for  kernel<T><<<...>>>(args...);
+// Everything stands in namespace convoy::CONVOY_DEVICE, which is `cuda` or `emulated`, so that one program can hold
+// both.
 #pragma once
 #ifdef __CUDACC__
+#define CONVOY_DEVICE cuda
+#define CONVOY_DEVICE_NAME "cuda"
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -14,7 +18,7 @@
 #include <string>
 #include <type_traits>
 
-namespace convoy::cuda {
+namespace convoy::CONVOY_DEVICE {
 
 /// Where and how large a kernel runs: blocks per grid, threads per block, bytes of dynamic shared memory per block.
 struct Launch {
@@ -40,7 +44,7 @@ void launch(const Launch& l, void (*kernel)(Params...), Args&&... args) {
   if (error != cudaSuccess) throw std::runtime_error(std::string("kernel launch: ") + cudaGetErrorString(error));
 }
 
-}  // namespace convoy::cuda
+}  // namespace convoy::CONVOY_DEVICE
 
 #define CONVOY_SHARED(type, name) __shared__ std::type_identity_t<type> name
 #define CONVOY_DYNAMIC_SHARED(type, name)                                \

@@ -7,7 +7,7 @@
 
 #include "kernels/cuda_common.h"
 
-namespace convoy::cuda {
+namespace convoy::CONVOY_DEVICE {
 namespace {
 
 struct Add {
@@ -112,4 +112,4 @@ void activation_backward(cudaStream_t stream, const View& dy, const View& y, Act
   pointwise("activation_backward", stream, dy, &y, dx, ActivateBackward{act});
 }
 
-}  // namespace convoy::cuda
+}  // namespace convoy::CONVOY_DEVICE

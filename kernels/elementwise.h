@@ -35,12 +35,11 @@ CONVOY_CPU_KERNELS(void add(const View& a, const View& b, const View& y);
 
 // On the GPU: nhwc images or plain arrays of fp32, fp16 or bf16 in device memory (`factor` too), work enqueued on
 // `stream`. Throws std::invalid_argument on another layout or dtype.
-namespace convoy::cuda {
-void add(cudaStream_t stream, const View& a, const View& b, const View& y);
-void mul(cudaStream_t stream, const View& a, const View& b, const View& y);
-void accumulate(cudaStream_t stream, const View& x, const View& y);
-void scale(cudaStream_t stream, const View& x, float factor, const View& y);
-void scale_by_scalar(cudaStream_t stream, const View& x, const float* factor, const View& y);
-void activation(cudaStream_t stream, const View& x, Activation act, const View& y);
-void activation_backward(cudaStream_t stream, const View& dy, const View& y, Activation act, const View& dx);
-}  // namespace convoy::cuda
+CONVOY_CUDA_KERNELS(void add(cudaStream_t stream, const View& a, const View& b, const View& y);
+                    void mul(cudaStream_t stream, const View& a, const View& b, const View& y);
+                    void accumulate(cudaStream_t stream, const View& x, const View& y);
+                    void scale(cudaStream_t stream, const View& x, float factor, const View& y);
+                    void scale_by_scalar(cudaStream_t stream, const View& x, const float* factor, const View& y);
+                    void activation(cudaStream_t stream, const View& x, Activation act, const View& y);
+                    void activation_backward(cudaStream_t stream, const View& dy, const View& y, Activation act,
+                                             const View& dx);)

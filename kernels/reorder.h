@@ -1,8 +1,12 @@
 // Copies of image tensors between layouts.
 #pragma once
+#include "kernels/cuda_stream.h"
 #include "kernels/isa.h"
 #include "kernels/view.h"
 
 // reorder   copies `from` to `to`, which has the same shape, any of the three layouts and its own pitch; elements of
 //           4 bytes. Pad lanes of a blocked `to` become zero. Equal layouts: the copy of a slice (a part of a concat).
 CONVOY_CPU_KERNELS(void reorder(const View& from, const View& to);)
+
+// On the GPU: nchw and nhwc, elements of 2 or 4 bytes; pad lanes of an nhwc `to` become zero.
+CONVOY_CUDA_KERNELS(void reorder(cudaStream_t stream, const View& from, const View& to);)

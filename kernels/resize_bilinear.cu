@@ -10,7 +10,7 @@
 
 #include "kernels/cuda_common.h"
 
-namespace convoy::cuda {
+namespace convoy::CONVOY_DEVICE {
 namespace {
 
 constexpr int kTileThreads = 32;  // most threads of a block along the channels
@@ -140,7 +140,8 @@ Geometry image_geometry(const View& to, int lanes) {
 
 void check(const char* kernel, const View& from, const View& to) {
   check_operands(kernel, {&from, &to}, true);
-  if (from.n != to.n) throw std::invalid_argument(std::string("cuda::") + kernel + ": numbers of images differ");
+  if (from.n != to.n)
+    throw std::invalid_argument(std::string(CONVOY_DEVICE_NAME "::") + kernel + ": numbers of images differ");
 }
 
 }  // namespace
@@ -169,4 +170,4 @@ void resize_bilinear_backward(cudaStream_t stream, const View& dy, const ResizeP
            });
 }
 
-}  // namespace convoy::cuda
+}  // namespace convoy::CONVOY_DEVICE

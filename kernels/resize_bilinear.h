@@ -30,7 +30,6 @@ CONVOY_CPU_KERNELS(
 
 // On the GPU: the bilinear ones, nhwc images of fp32, fp16 or bf16 in device memory, work enqueued on `stream`. Throws
 // std::invalid_argument on another layout or dtype.
-namespace convoy::cuda {
-void resize_bilinear(cudaStream_t stream, const View& x, const ResizeParams& params, const View& y);
-void resize_bilinear_backward(cudaStream_t stream, const View& dy, const ResizeParams& params, const View& dx);
-}  // namespace convoy::cuda
+CONVOY_CUDA_KERNELS(void resize_bilinear(cudaStream_t stream, const View& x, const ResizeParams& params, const View& y);
+                    void resize_bilinear_backward(cudaStream_t stream, const View& dy, const ResizeParams& params,
+                                                  const View& dx);)

@@ -29,7 +29,7 @@ struct View {
   Layout layout = Layout::kNchw;
   int64_t n = 1, c = 1, h = 1, w = 1;
   int64_t pitch = 1;  ///< channels that one pixel of the buffer holds, P above
-  int64_t block = 1;  ///< B above; 1 unless layout is kBlocked
+  int64_t block = 1;  ///< B above; of kNhwc: what channels are padded to; else 1
 
   int64_t pixels() const { return h * w; }
   int64_t count() const { return n * c * h * w; }

@@ -108,7 +108,7 @@ double backward_flops(const Node& n) {
 Kernel prepare_stats(const PrepareArgs& args) {
   return {.run =
               [](const KernelArgs& a) {
-                CONVOY_CPU(bn_stats, a.in[0], a.out[0].f32(), a.out[1].f32(), static_cast<float*>(a.workspace));
+                CONVOY_KERNEL(a, bn_stats, a.in[0], a.out[0].f32(), a.out[1].f32(), static_cast<float*>(a.workspace));
               },
           .workspace_bytes = static_cast<size_t>(bn_workspace(args.in[0])) * sizeof(float),
           .implementation = "welford"};
@@ -119,8 +119,8 @@ Kernel prepare_update(const PrepareArgs& args) {
   const auto momentum = static_cast<float>(args.node.attrs.real("momentum"));
   return {.run =
               [=](const KernelArgs& a) {
-                CONVOY_CPU(bn_update_running, a.in[0].f32(), a.in[1].f32(), count, momentum, a.in[2].f32(),
-                           a.in[3].f32(), a.in[4].i64(), channels);
+                CONVOY_KERNEL(a, bn_update_running, a.in[0].f32(), a.in[1].f32(), count, momentum, a.in[2].f32(),
+                              a.in[3].f32(), a.in[4].i64(), channels);
               },
           .implementation = "update"};
 }
@@ -131,8 +131,8 @@ Kernel prepare_apply(const PrepareArgs& args) {
   const bool residual = args.in.size() > kResidual;
   return {.run =
               [=](const KernelArgs& a) {
-                CONVOY_CPU(bn_apply, a.in[kX], residual ? &a.in[kResidual] : nullptr, a.in[kMean].f32(),
-                           a.in[kVar].f32(), a.in[kWeight].f32(), a.in[kBias].f32(), eps, act, a.out[0]);
+                CONVOY_KERNEL(a, bn_apply, a.in[kX], residual ? &a.in[kResidual] : nullptr, a.in[kMean].f32(),
+                              a.in[kVar].f32(), a.in[kWeight].f32(), a.in[kBias].f32(), eps, act, a.out[0]);
               },
           .implementation = "fused"};
 }
@@ -143,9 +143,9 @@ Kernel prepare_reduce(const PrepareArgs& args) {
   return {.run =
               [=](const KernelArgs& a) {
                 // The second sum may have no reader; the kernel computes both in one pass anyway.
-                CONVOY_CPU(bn_backward_reduce, a.in[0], act == Activation::kNone ? nullptr : &a.in[4], a.in[1],
-                           a.in[2].f32(), a.in[3].f32(), eps, act, a.out[0].f32(), a.out[1].f32(),
-                           static_cast<float*>(a.workspace));
+                CONVOY_KERNEL(a, bn_backward_reduce, a.in[0], act == Activation::kNone ? nullptr : &a.in[4], a.in[1],
+                              a.in[2].f32(), a.in[3].f32(), eps, act, a.out[0].f32(), a.out[1].f32(),
+                              static_cast<float*>(a.workspace));
               },
           .workspace_bytes = static_cast<size_t>(bn_workspace(args.in[1])) * sizeof(float),
           .implementation = "chunked sums"};
@@ -161,8 +161,8 @@ Kernel prepare_backward(const PrepareArgs& args) {
                 const View* y = act == Activation::kNone ? nullptr : &a.in.back();
                 const float* sum_dy = batch ? a.in[5].f32() : nullptr;
                 const float* sum_dy_xhat = batch ? a.in[6].f32() : nullptr;
-                CONVOY_CPU(bn_backward_apply, a.in[0], y, a.in[1], a.in[2].f32(), a.in[3].f32(), a.in[4].f32(), eps,
-                           act, sum_dy, sum_dy_xhat, count, a.out[0], a.out[1].data ? &a.out[1] : nullptr);
+                CONVOY_KERNEL(a, bn_backward_apply, a.in[0], y, a.in[1], a.in[2].f32(), a.in[3].f32(), a.in[4].f32(),
+                              eps, act, sum_dy, sum_dy_xhat, count, a.out[0], a.out[1].data ? &a.out[1] : nullptr);
               },
           .implementation = "fused"};
 }
@@ -196,19 +196,33 @@ Value bn_apply(Value x, Value mean, Value var, Value weight, Value bias, double 
 
 std::vector<OpDef> batch_norm_ops() {
   return {
-      {.name = "bn_stats", .infer = infer_stats, .flops = stats_flops, .prepare_cpu = prepare_stats},
-      {.name = "bn_update_running", .infer = infer_update, .prepare_cpu = prepare_update, .effect = true},
+      {.name = "bn_stats",
+       .infer = infer_stats,
+       .flops = stats_flops,
+       .prepare_cpu = prepare_stats,
+       .prepare_cuda = prepare_stats},
+      {.name = "bn_update_running",
+       .infer = infer_update,
+       .prepare_cpu = prepare_update,
+       .prepare_cuda = prepare_update,
+       .effect = true},
       {.name = "bn_apply",
        .infer = infer_apply,
        .grad = grad_apply,
        .flops = apply_flops,
        .prepare_cpu = prepare_apply,
+       .prepare_cuda = prepare_apply,
        .in_place = {kX, kResidual}},
-      {.name = "bn_backward_reduce", .infer = infer_reduce, .flops = backward_flops, .prepare_cpu = prepare_reduce},
+      {.name = "bn_backward_reduce",
+       .infer = infer_reduce,
+       .flops = backward_flops,
+       .prepare_cpu = prepare_reduce,
+       .prepare_cuda = prepare_reduce},
       {.name = "bn_backward_apply",
        .infer = infer_backward,
        .flops = backward_flops,
        .prepare_cpu = prepare_backward,
+       .prepare_cuda = prepare_backward,
        .in_place = {0},
        .optional_outputs = true},
   };

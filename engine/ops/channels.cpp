@@ -1,4 +1,5 @@
 // Joining and cutting along channels. Where the plan can, parts are produced inside the whole and nothing is copied.
+#include "engine/context.h"
 #include "engine/ops.h"
 #include "engine/ops/common.h"
 #include "engine/ops/registry.h"
@@ -56,17 +57,21 @@ void layout_by_alignment(LayoutChoice& c, bool aligned) {
   for (Layout& l : c.in) l = layout;
   for (Layout& l : c.out) l = layout;
 }
+// Pixels of an nhwc image hold their channels side by side, so a copy may start at any of them.
+bool can_start_at(int64_t channel, const LayoutChoice& c) {
+  return c.device != DeviceKind::kCpu || channel % cpu::channel_block() == 0;
+}
 void layout_concat(LayoutChoice& c) {
   int64_t first = 0;
   bool aligned = true;
   for (const Value& part : c.node.inputs) {
-    aligned = aligned && first % cpu::channel_block() == 0;
+    aligned = aligned && can_start_at(first, c);
     first += part.shape()[1];
   }
   layout_by_alignment(c, aligned);
 }
 void layout_first(LayoutChoice& c) {
-  layout_by_alignment(c, c.node.attrs.integer("first") % cpu::channel_block() == 0);
+  layout_by_alignment(c, can_start_at(c.node.attrs.integer("first"), c));
 }
 
 View channels_of(const View& whole, int64_t first, int64_t count) {

@@ -75,30 +75,30 @@ void grad_dot(GradContext& g) {
 }
 
 Kernel prepare_add(const PrepareArgs&) {
-  return {.run = [](const KernelArgs& a) { CONVOY_CPU(add, a.in[0], a.in[1], a.out[0]); },
+  return {.run = [](const KernelArgs& a) { CONVOY_KERNEL(a, add, a.in[0], a.in[1], a.out[0]); },
           .implementation = "elementwise"};
 }
 Kernel prepare_mul(const PrepareArgs&) {
-  return {.run = [](const KernelArgs& a) { CONVOY_CPU(mul, a.in[0], a.in[1], a.out[0]); },
+  return {.run = [](const KernelArgs& a) { CONVOY_KERNEL(a, mul, a.in[0], a.in[1], a.out[0]); },
           .implementation = "elementwise"};
 }
 Kernel prepare_scale(const PrepareArgs& args) {
   const auto factor = static_cast<float>(args.node.attrs.real("factor"));
-  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(scale, a.in[0], factor, a.out[0]); },
+  return {.run = [=](const KernelArgs& a) { CONVOY_KERNEL(a, scale, a.in[0], factor, a.out[0]); },
           .implementation = "elementwise"};
 }
 Kernel prepare_scale_by(const PrepareArgs&) {
-  return {.run = [](const KernelArgs& a) { CONVOY_CPU(scale_by_scalar, a.in[0], a.in[1].f32(), a.out[0]); },
+  return {.run = [](const KernelArgs& a) { CONVOY_KERNEL(a, scale_by_scalar, a.in[0], a.in[1].f32(), a.out[0]); },
           .implementation = "elementwise"};
 }
 Kernel prepare_activation(const PrepareArgs& args) {
   const Activation act = act_of(args.node);
-  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(activation, a.in[0], act, a.out[0]); },
+  return {.run = [=](const KernelArgs& a) { CONVOY_KERNEL(a, activation, a.in[0], act, a.out[0]); },
           .implementation = "elementwise"};
 }
 Kernel prepare_activation_backward(const PrepareArgs& args) {
   const Activation act = act_of(args.node);
-  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(activation_backward, a.in[0], a.in[1], act, a.out[0]); },
+  return {.run = [=](const KernelArgs& a) { CONVOY_KERNEL(a, activation_backward, a.in[0], a.in[1], act, a.out[0]); },
           .implementation = "elementwise"};
 }
 Kernel prepare_mul_channel(const PrepareArgs&) {
@@ -157,35 +157,41 @@ std::vector<OpDef> elementwise_ops() {
        .grad = grad_add,
        .layout = layout_follow_first,
        .prepare_cpu = prepare_add,
+       .prepare_cuda = prepare_add,
        .in_place = {0, 1}},
       {.name = "mul",
        .infer = infer_pair,
        .grad = grad_mul,
        .layout = layout_follow_first,
        .prepare_cpu = prepare_mul,
+       .prepare_cuda = prepare_mul,
        .in_place = {0, 1}},
       {.name = "scale",
        .infer = infer_one,
        .grad = grad_scale,
        .layout = layout_follow_first,
        .prepare_cpu = prepare_scale,
+       .prepare_cuda = prepare_scale,
        .in_place = {0}},
       {.name = "scale_by",
        .infer = infer_scale_by,
        .grad = grad_scale_by,
        .layout = layout_scale_by,
        .prepare_cpu = prepare_scale_by,
+       .prepare_cuda = prepare_scale_by,
        .in_place = {0}},
       {.name = "activation",
        .infer = infer_one,
        .grad = grad_activation,
        .layout = layout_follow_first,
        .prepare_cpu = prepare_activation,
+       .prepare_cuda = prepare_activation,
        .in_place = {0}},
       {.name = "activation_backward",
        .infer = infer_pair,
        .layout = layout_follow_first,
        .prepare_cpu = prepare_activation_backward,
+       .prepare_cuda = prepare_activation_backward,
        .in_place = {0}},
       {.name = "mul_channel",
        .infer = infer_mul_channel,

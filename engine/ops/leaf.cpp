@@ -2,6 +2,8 @@
 #include <cstring>
 
 #include "engine/ops/registry.h"
+#include "kernels/device_runtime.h"
+#include "kernels/elementwise.h"
 
 namespace convoy {
 
@@ -33,6 +35,19 @@ Kernel prepare_store(const PrepareArgs& args) {
           .implementation = "view"};
 }
 
+Kernel prepare_store_cuda(const PrepareArgs& args) {
+  const size_t bytes = dense_bytes(args.in[0]);
+  return {.run =
+              [bytes](const KernelArgs& a) {
+                if (a.out[0].data == a.in[0].data) return;
+                if (a.step.lane == 0)
+                  CONVOY_CUDA(a, copy_bytes, a.in[0].data, a.out[0].data, bytes);
+                else
+                  CONVOY_CUDA(a, accumulate, a.in[0], a.out[0]);
+              },
+          .implementation = "view"};
+}
+
 }  // namespace
 
 std::vector<OpDef> leaf_ops() {
@@ -43,6 +58,7 @@ std::vector<OpDef> leaf_ops() {
                  .infer = infer_nothing,
                  .layout = layout_plain,
                  .prepare_cpu = prepare_store,
+                 .prepare_cuda = prepare_store_cuda,
                  .takes_slices = false,
                  .effect = true});
   return ops;

@@ -43,12 +43,13 @@ ResizeParams params_of(const Node& node) {
 }
 
 Kernel prepare_bilinear(const PrepareArgs& args) {
-  return {.run = [p = params_of(args.node)](const KernelArgs& a) { CONVOY_CPU(resize_bilinear, a.in[0], p, a.out[0]); },
+  return {.run = [p = params_of(args.node)](
+                     const KernelArgs& a) { CONVOY_KERNEL(a, resize_bilinear, a.in[0], p, a.out[0]); },
           .implementation = "bilinear"};
 }
 Kernel prepare_bilinear_backward(const PrepareArgs& args) {
   return {.run = [p = params_of(args.node)](
-                     const KernelArgs& a) { CONVOY_CPU(resize_bilinear_backward, a.in[0], p, a.out[0]); },
+                     const KernelArgs& a) { CONVOY_KERNEL(a, resize_bilinear_backward, a.in[0], p, a.out[0]); },
           .implementation = "gather"};
 }
 Kernel prepare_nearest(const PrepareArgs& args) {
@@ -98,11 +99,13 @@ std::vector<OpDef> resize_ops() {
                    .infer = infer_resize,
                    .grad = grad_resize,
                    .flops = bilinear_flops,
-                   .prepare_cpu = prepare_bilinear});
+                   .prepare_cpu = prepare_bilinear,
+                   .prepare_cuda = prepare_bilinear});
     ops.push_back({.name = "resize_bilinear" + by + "_backward",
                    .infer = infer_resize,
                    .flops = bilinear_flops,
-                   .prepare_cpu = prepare_bilinear_backward});
+                   .prepare_cpu = prepare_bilinear_backward,
+                   .prepare_cuda = prepare_bilinear_backward});
     ops.push_back(
         {.name = "resize_nearest" + by, .infer = infer_resize, .grad = grad_resize, .prepare_cpu = prepare_nearest});
     ops.push_back(

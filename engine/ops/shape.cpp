@@ -4,6 +4,7 @@
 #include "engine/ops.h"
 #include "engine/ops/common.h"
 #include "engine/ops/registry.h"
+#include "kernels/device_runtime.h"
 
 namespace convoy {
 
@@ -42,6 +43,15 @@ Kernel prepare_reshape(const PrepareArgs& args) {
           .implementation = "view or copy"};
 }
 
+Kernel prepare_reshape_cuda(const PrepareArgs& args) {
+  const size_t bytes = dense_bytes(args.out[0]);
+  return {.run =
+              [=](const KernelArgs& a) {
+                if (a.in[0].data != a.out[0].data) CONVOY_CUDA(a, copy_bytes, a.in[0].data, a.out[0].data, bytes);
+              },
+          .implementation = "view or copy"};
+}
+
 double no_flops(const Node&) {
   return 0;
 }
@@ -72,6 +82,7 @@ std::vector<OpDef> shape_ops() {
            .flops = no_flops,
            .layout = layout_plain,
            .prepare_cpu = prepare_reshape,
+           .prepare_cuda = prepare_reshape_cuda,
            .in_place = {0},
            .takes_slices = false}};
 }

@@ -7,6 +7,8 @@
 #include "kernels/emulator/emulator.h"
 #include "kernels/emulator/runtime_api.h"
 
+#define CONVOY_DEVICE emulated
+#define CONVOY_DEVICE_NAME "emulated"
 #define __global__
 #define __device__
 #define __host__
@@ -49,7 +51,7 @@ constexpr int warpSize = 32;
       convoy::emulator::static_shared(&name##_site, sizeof(type), alignof(type) < 16 ? 16 : alignof(type)))
 #define CONVOY_DYNAMIC_SHARED(type, name) type* name = static_cast<type*>(convoy::emulator::dynamic_shared())
 
-namespace convoy::cuda {
+namespace convoy::CONVOY_DEVICE {
 
 struct Launch {
   dim3 grid, block;
@@ -73,7 +75,7 @@ void launch(const Launch& l, void (*kernel)(Params...), Args&&... args) {
   emulator::run_grid(l.grid, l.block, l.shared_bytes, body, &call, l.file, l.line);
 }
 
-}  // namespace convoy::cuda
+}  // namespace convoy::CONVOY_DEVICE
 
 // Barriers and warp operations.
 inline void __syncthreads(CONVOY_CALLER) {

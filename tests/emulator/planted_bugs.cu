@@ -6,7 +6,7 @@
 namespace convoy::test {
 namespace {
 
-using cuda::launch;
+using CONVOY_DEVICE::launch;
 
 // Neighbour exchange across warps without a barrier.
 __global__ void missing_sync(const float* x, float* y) {

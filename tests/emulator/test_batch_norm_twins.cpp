@@ -33,7 +33,7 @@ TEST_CASE("batch norm statistics equal the CPU's") {
       const DeviceImage dx(s, t, p, x);
       const DeviceBuffer<float> mean(static_cast<size_t>(s.c)), var(static_cast<size_t>(s.c)),
           workspace(static_cast<size_t>(bn_workspace(dx.view())));
-      cuda::bn_stats(nullptr, dx.view(), mean.data(), var.data(), workspace.data());
+      device::bn_stats(nullptr, dx.view(), mean.data(), var.data(), workspace.data());
       return Results{mean.host(), var.host()};
     });
     const TestTensor cx = cpu_tensor(s, x);
@@ -55,8 +55,8 @@ TEST_CASE("batch norm with residual and activation equals the CPU's") {
         const Results got = over_orders([&] {
           const DeviceImage dx(s, t, p, x), dr(s, t, p, residual), y(s, t, p);
           const DeviceBuffer<float> dmean(mean), dvar(var), dgamma(gamma), dbeta(beta);
-          cuda::bn_apply(nullptr, dx.view(), with_residual ? &dr.view() : nullptr, dmean.data(), dvar.data(),
-                         dgamma.data(), dbeta.data(), kEps, act, y.view());
+          device::bn_apply(nullptr, dx.view(), with_residual ? &dr.view() : nullptr, dmean.data(), dvar.data(),
+                           dgamma.data(), dbeta.data(), kEps, act, y.view());
           return Results{y.values()};
         });
         const TestTensor cx = cpu_tensor(s, x), cr = cpu_tensor(s, residual), y = cpu_tensor(s);
@@ -75,8 +75,8 @@ TEST_CASE("running statistics equal the CPU's") {
     const Results got = over_orders([&] {
       const DeviceBuffer<float> dmean(mean), dvar(var), drunning_mean(running_mean), drunning_var(running_var);
       const DeviceBuffer<int64_t> tracked(std::vector<int64_t>{41});
-      cuda::bn_update_running(nullptr, dmean.data(), dvar.data(), 15, 0.1f, drunning_mean.data(), drunning_var.data(),
-                              tracked.data(), channels);
+      device::bn_update_running(nullptr, dmean.data(), dvar.data(), 15, 0.1f, drunning_mean.data(), drunning_var.data(),
+                                tracked.data(), channels);
       CHECK(tracked.host()[0] == 42);
       return Results{drunning_mean.host(), drunning_var.host()};
     });
@@ -105,11 +105,11 @@ TEST_CASE("batch norm gradients equal the CPU's") {
           const DeviceBuffer<float> dmean(mean), dvar(var), dgamma(gamma), sum(static_cast<size_t>(s.c)),
               product(static_cast<size_t>(s.c)), workspace(static_cast<size_t>(bn_workspace(dx_in.view())));
           const View* mask = act == Activation::kNone ? nullptr : &dy_in.view();
-          cuda::bn_backward_reduce(nullptr, ddy.view(), mask, dx_in.view(), dmean.data(), dvar.data(), kEps, act,
-                                   sum.data(), product.data(), workspace.data());
-          cuda::bn_backward_apply(nullptr, ddy.view(), mask, dx_in.view(), dmean.data(), dvar.data(), dgamma.data(),
-                                  kEps, act, frozen ? nullptr : sum.data(), product.data(), count, dx.view(),
-                                  frozen ? nullptr : &masked.view());
+          device::bn_backward_reduce(nullptr, ddy.view(), mask, dx_in.view(), dmean.data(), dvar.data(), kEps, act,
+                                     sum.data(), product.data(), workspace.data());
+          device::bn_backward_apply(nullptr, ddy.view(), mask, dx_in.view(), dmean.data(), dvar.data(), dgamma.data(),
+                                    kEps, act, frozen ? nullptr : sum.data(), product.data(), count, dx.view(),
+                                    frozen ? nullptr : &masked.view());
           Results r{sum.host(), product.host(), dx.values()};
           if (!frozen) r.push_back(masked.values());
           return r;
@@ -133,8 +133,8 @@ TEST_CASE("batch norm gradients equal the CPU's") {
 TEST_CASE("a gradient through an activation needs its output") {
   const Shape s{1, 8, 2, 2};
   const DeviceImage x(s, DType::kF32, Placement::kDense, random_values("x", s.count()));
-  CHECK_THROWS_AS(cuda::bn_backward_reduce(nullptr, x.view(), nullptr, x.view(), nullptr, nullptr, kEps,
-                                           Activation::kRelu, nullptr, nullptr, nullptr),
+  CHECK_THROWS_AS(device::bn_backward_reduce(nullptr, x.view(), nullptr, x.view(), nullptr, nullptr, kEps,
+                                             Activation::kRelu, nullptr, nullptr, nullptr),
                   std::invalid_argument);
 }
 
@@ -153,7 +153,7 @@ TEST_CASE("ranks as threads: statistics of shards merge to those of the whole") 
     const DeviceImage x(shapes[r], DType::kF32, Placement::kDense, shards[r]);
     const DeviceBuffer<float> mean(kChannels), var(kChannels), workspace(static_cast<size_t>(bn_workspace(x.view())));
     for (int step = 0; step < 5; ++step) {
-      cuda::bn_stats(nullptr, x.view(), mean.data(), var.data(), workspace.data());
+      device::bn_stats(nullptr, x.view(), mean.data(), var.data(), workspace.data());
       means[r] = mean.host();
       vars[r] = var.host();
       gathered.arrive_and_wait();

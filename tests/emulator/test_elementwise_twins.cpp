@@ -14,11 +14,11 @@ TEST_CASE("pointwise arithmetic equals the CPU's") {
       const DeviceImage da(s, t, p, a), db(s, t, p, b), sum(s, t, p), product(s, t, p), total(s, t, p, b),
           scaled(s, t, p), scaled_too(s, t, p);
       const DeviceBuffer<float> factor(std::vector<float>{-1.7f});
-      cuda::add(nullptr, da.view(), db.view(), sum.view());
-      cuda::mul(nullptr, da.view(), db.view(), product.view());
-      cuda::accumulate(nullptr, da.view(), total.view());
-      cuda::scale(nullptr, da.view(), -1.7f, scaled.view());
-      cuda::scale_by_scalar(nullptr, da.view(), factor.data(), scaled_too.view());
+      device::add(nullptr, da.view(), db.view(), sum.view());
+      device::mul(nullptr, da.view(), db.view(), product.view());
+      device::accumulate(nullptr, da.view(), total.view());
+      device::scale(nullptr, da.view(), -1.7f, scaled.view());
+      device::scale_by_scalar(nullptr, da.view(), factor.data(), scaled_too.view());
       return Results{sum.values(), product.values(), total.values(), scaled.values(), scaled_too.values()};
     });
     const TestTensor ca = cpu_tensor(s, a), cb = cpu_tensor(s, b), sum = cpu_tensor(s), product = cpu_tensor(s),
@@ -47,8 +47,8 @@ TEST_CASE("activations and their gradients equal the CPU's") {
       CONVOY_CPU(activation_backward, cdy.view(), cpu_tensor(s, y).view(), act, cdx.view());
       const Results got = over_orders([&] {
         const DeviceImage dx_in(s, t, p, x), ddy(s, t, p, dy), dy_in(s, t, p, y), out(s, t, p), gradient(s, t, p);
-        cuda::activation(nullptr, dx_in.view(), act, out.view());
-        cuda::activation_backward(nullptr, ddy.view(), dy_in.view(), act, gradient.view());
+        device::activation(nullptr, dx_in.view(), act, out.view());
+        device::activation_backward(nullptr, ddy.view(), dy_in.view(), act, gradient.view());
         return Results{out.values(), gradient.values()};
       });
       CHECK(relative_error(got[0], cy.values()) <= tolerance(t));
@@ -63,8 +63,8 @@ TEST_CASE("pointwise outputs may be their own operands, and NaN passes through")
   x[7] = std::numeric_limits<float>::quiet_NaN();
   for (const Placement p : kPlacements) {
     const DeviceImage image(s, DType::kF32, p, x);
-    cuda::activation(nullptr, image.view(), Activation::kRelu6, image.view());
-    cuda::add(nullptr, image.view(), image.view(), image.view());
+    device::activation(nullptr, image.view(), Activation::kRelu6, image.view());
+    device::add(nullptr, image.view(), image.view(), image.view());
     const auto got = image.values();
     for (size_t i = 0; i < got.size(); ++i) {
       if (i == 7)
@@ -83,7 +83,7 @@ TEST_CASE("plain arrays of any length go through the pointwise kernels") {
     View va, vb;
     va.data = da.data(), vb.data = db.data();
     va.n = vb.n = count;
-    cuda::accumulate(nullptr, va, vb);
+    device::accumulate(nullptr, va, vb);
     const auto got = db.host();
     for (size_t i = 0; i < got.size(); ++i) REQUIRE(got[i] == a[i] + b[i]);
   }
@@ -93,12 +93,12 @@ TEST_CASE("launchers refuse what their kernels cannot take") {
   const Shape s{1, 8, 2, 2};
   const auto x = random_values("x", s.count());
   const DeviceImage f32(s, DType::kF32, Placement::kDense, x), f16(s, DType::kF16, Placement::kDense, x);
-  CHECK_THROWS_AS(cuda::add(nullptr, f32.view(), f16.view(), f32.view()), std::invalid_argument);
+  CHECK_THROWS_AS(device::add(nullptr, f32.view(), f16.view(), f32.view()), std::invalid_argument);
   View integers = f32.view(), blocked = f32.view();
   integers.dtype = DType::kI32;
   blocked.layout = Layout::kBlocked;
-  CHECK_THROWS_AS(cuda::add(nullptr, integers, integers, integers), std::invalid_argument);
-  CHECK_THROWS_AS(cuda::add(nullptr, blocked, blocked, blocked), std::invalid_argument);
+  CHECK_THROWS_AS(device::add(nullptr, integers, integers, integers), std::invalid_argument);
+  CHECK_THROWS_AS(device::add(nullptr, blocked, blocked, blocked), std::invalid_argument);
 }
 
 }  // namespace

@@ -33,8 +33,8 @@ TEST_CASE("bilinear resizing and its gradient equal the CPU's") {
         const auto x = typed_values("x", k.x.count(), t), dy = typed_values("dy", k.y().count(), t);
         const Results got = over_orders([&] {
           const DeviceImage from(k.x, t, p, x), gradient(k.y(), t, p, dy), y(k.y(), t, p), dx(k.x, t, p);
-          cuda::resize_bilinear(nullptr, from.view(), k.params, y.view());
-          cuda::resize_bilinear_backward(nullptr, gradient.view(), k.params, dx.view());
+          device::resize_bilinear(nullptr, from.view(), k.params, y.view());
+          device::resize_bilinear_backward(nullptr, gradient.view(), k.params, dx.view());
           return Results{y.values(), dx.values()};
         });
         const TestTensor cx = cpu_tensor(k.x, x), cdy = cpu_tensor(k.y(), dy), cy = cpu_tensor(k.y()),
@@ -52,8 +52,8 @@ TEST_CASE("the gradient of bilinear resizing is its transpose") {
     const auto x = random_values("x", k.x.count()), dy = random_values("dy", k.y().count());
     const DeviceImage from(k.x, DType::kF32, Placement::kDense, x), gradient(k.y(), DType::kF32, Placement::kDense, dy);
     const DeviceImage y(k.y(), DType::kF32, Placement::kDense), dx(k.x, DType::kF32, Placement::kDense);
-    cuda::resize_bilinear(nullptr, from.view(), k.params, y.view());
-    cuda::resize_bilinear_backward(nullptr, gradient.view(), k.params, dx.view());
+    device::resize_bilinear(nullptr, from.view(), k.params, y.view());
+    device::resize_bilinear_backward(nullptr, gradient.view(), k.params, dx.view());
     const auto out = y.values(), back = dx.values();
     double forward = 0, backward = 0;
     for (size_t i = 0; i < out.size(); ++i) forward += static_cast<double>(out[i]) * static_cast<double>(dy[i]);

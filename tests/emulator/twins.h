@@ -10,6 +10,8 @@
 
 namespace convoy::test {
 
+namespace device = CONVOY_DEVICE;
+
 /// How an nhwc image lies in its buffer.
 enum class Placement {
   kDense,         ///< pitch = channels
