@@ -23,9 +23,8 @@ int available_cores() {
 Context::Context(const ContextOptions& options, std::shared_ptr<Communicator> communicator)
     : options_(options),
       communicator_(communicator ? std::move(communicator) : std::make_shared<NullCommunicator>()),
+      device_(options.device == DeviceKind::kCpu ? nullptr : std::make_unique<Device>(options.device)),
       plans_(std::make_unique<PlanCache>()) {
-  CONVOY_CHECK(options.device == DeviceKind::kCpu, "device '{}' is not part of this build; use cpu",
-               device_name(options.device));
   CONVOY_CHECK(options.threads >= 0, "threads must be 0 (all cores) or more, not {}", options.threads);
   if (options_.threads == 0) options_.threads = available_cores();
 }
@@ -35,8 +34,9 @@ Context::~Context() = default;
 void* Context::claim_arena(size_t bytes, const void* user) {
   if (!arena_ || arena_->bytes < bytes) {
     arena_.reset();  // before the larger one is there, so that both are never held at once
-    default_allocator()->trim();
-    arena_ = default_allocator()->allocate(bytes);
+    const std::shared_ptr<Allocator>& memory = device_ ? device_->memory() : default_allocator();
+    memory->trim();
+    arena_ = memory->allocate(bytes);
   }
   arena_user_ = user;
   return arena_->data;

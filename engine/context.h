@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/communicator.h"
+#include "engine/device.h"
 #include "engine/memory.h"
 #include "engine/profiler.h"
 
@@ -35,6 +36,8 @@ class Context {
   const ContextOptions& options() const { return options_; }
   int threads() const { return options_.threads; }
   Communicator& communicator() const { return *communicator_; }
+  /// Null on `cpu`, whose memory is the host's.
+  Device* device() const { return device_.get(); }
   Profiler& profiler() { return profiler_; }
   PlanCache& plans() { return *plans_; }
 
@@ -51,6 +54,7 @@ class Context {
  private:
   ContextOptions options_;
   std::shared_ptr<Communicator> communicator_;
+  std::unique_ptr<Device> device_;
   Profiler profiler_;
   std::unique_ptr<PlanCache> plans_;
   std::shared_ptr<Storage> arena_;

@@ -18,6 +18,12 @@ size_t rounded(size_t bytes) {
 }
 }  // namespace
 
+MemorySource host_memory() {
+  return {.name = "memory",
+          .allocate = [](size_t bytes) { return std::aligned_alloc(kAlignment, bytes); },
+          .free = [](void* data) { std::free(data); }};
+}
+
 Allocator::~Allocator() {
   trim();
 }
@@ -35,13 +41,13 @@ std::shared_ptr<Storage> Allocator::allocate(size_t bytes) {
     }
   }
   if (!data) {
-    data = std::aligned_alloc(kAlignment, size);
+    data = source_.allocate(size);
     if (!data) {
       trim();
-      data = std::aligned_alloc(kAlignment, size);
+      data = source_.allocate(size);
     }
-    CONVOY_CHECK(data, "out of memory: {} bytes were asked for while {} are in use; use a smaller batch or crop", size,
-                 use().in_use);
+    CONVOY_CHECK(data, "out of {}: {} bytes were asked for while {} are in use; use a smaller batch or crop",
+                 source_.name, size, use().in_use);
   }
   const std::lock_guard lock(mutex_);
   use_.in_use += size;
@@ -69,7 +75,7 @@ void Allocator::reset_peak() {
 
 void Allocator::trim() {
   const std::lock_guard lock(mutex_);
-  for (const auto& [size, data] : free_blocks_) std::free(data);
+  for (const auto& [size, data] : free_blocks_) source_.free(data);
   free_blocks_.clear();
   use_.cached = 0;
 }

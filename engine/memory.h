@@ -1,10 +1,12 @@
-// Host memory of tensors, arenas and parameter stores, with an exact account of what is in use.
+// Memory of tensors, arenas and parameter stores, of the host or of a device, with an exact account of what is in use.
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 namespace convoy {
@@ -23,11 +25,22 @@ struct MemoryUse {
   size_t cached = 0;
 };
 
-/// Caching allocator. Blocks are 64-byte aligned; freed ones are kept for requests of the same rounded size, so that a
-/// program that works line by line settles into a flat set of blocks. Thread-safe.
+/// Where an allocator's blocks come from. `allocate` gives null when there is none left.
+struct MemorySource {
+  std::string name;  ///< for messages: "memory", "memory of device emulated"
+  std::function<void*(size_t bytes)> allocate;
+  std::function<void(void*)> free;
+};
+/// Of the host, 64-byte aligned.
+MemorySource host_memory();
+
+/// Caching allocator. Blocks are 64-byte aligned or better; freed ones are kept for requests of the same rounded size,
+/// so that a program that works line by line settles into a flat set of blocks. Thread-safe.
 class Allocator : public std::enable_shared_from_this<Allocator> {
  public:
-  static std::shared_ptr<Allocator> create() { return std::shared_ptr<Allocator>(new Allocator); }
+  static std::shared_ptr<Allocator> create(MemorySource source = host_memory()) {
+    return std::shared_ptr<Allocator>(new Allocator(std::move(source)));
+  }
   ~Allocator();
 
   /// Uninitialised memory of at least `bytes`. When the system has none left, the cached blocks are given back first;
@@ -39,9 +52,10 @@ class Allocator : public std::enable_shared_from_this<Allocator> {
   void trim();
 
  private:
-  Allocator() = default;
+  explicit Allocator(MemorySource source) : source_(std::move(source)) {}
   void release(Storage* block);
 
+  MemorySource source_;
   mutable std::mutex mutex_;
   std::multimap<size_t, void*> free_blocks_;
   MemoryUse use_;

@@ -29,8 +29,8 @@ struct KernelArgs {
   /// Whether this is a device with memory of its own, where all data lies. The rest is for those alone.
   bool on_device = false;
   cudaStream_t stream = nullptr;  ///< on which the kernel is enqueued
-  /// Device memory that holds INT64_MAX. A kernel that finds its data wrong puts the smallest position there
-  /// (atomicMin); Kernel::explain makes the error of it.
+  /// Device memory that holds a number above every position; null where the kernel has no `explain`. A kernel that
+  /// finds its data wrong puts the smallest position there (atomicMin); Kernel::explain makes the error of it.
   int64_t* fault = nullptr;
 };
 

@@ -47,7 +47,7 @@ void ParamStore::allocate() {
 void ParamStore::initialize(uint64_t seed) {
   for (const Parameter& p : parameters_) {
     RandomStream random(seed, "initialise " + p.name, 0);
-    float* value = values_.f32() + p.offset;
+    float* value = values().f32() + p.offset;
     for (int64_t i = 0; i < p.shape.count(); ++i) switch (p.initializer.kind) {
         case Initializer::Kind::kConstant:
           value[i] = static_cast<float>(p.initializer.a);
@@ -71,6 +71,60 @@ void ParamStore::require_gradients(Communicator* communicator) {
 
 void ParamStore::require_velocities() {
   if (!velocities_.defined()) velocities_ = Tensor::zeros(DType::kF32, {total_});
+}
+
+struct ParamStore::OnDevice {
+  Device& device;
+  DeviceArrays arrays;
+  std::shared_ptr<Storage> values, gradients, velocities;
+  std::vector<std::shared_ptr<Storage>> buffers;
+
+  /// Memory for an array that the host has and the device has not.
+  float* reserve(std::shared_ptr<Storage>& storage, const Tensor& array) {
+    if (!storage && array.defined()) storage = device.memory()->allocate(array.storage()->bytes);
+    return storage ? static_cast<float*>(storage->data) : nullptr;
+  }
+  static size_t bytes_of(const Tensor& t) { return static_cast<size_t>(t.shape().count()) * dtype_size(t.dtype()); }
+};
+
+const DeviceArrays& ParamStore::on_device(Device& device) {
+  if (!on_device_) on_device_ = std::make_shared<OnDevice>(OnDevice{.device = device});
+  OnDevice& there = *on_device_;
+  CONVOY_CHECK(&there.device == &device, "a parameter store belongs to one device; it was used on another one before");
+  DeviceArrays& arrays = there.arrays;
+  const auto bring = [&](std::shared_ptr<Storage>& storage, float*& place, const Tensor& array) {
+    const bool is_new = array.defined() && !storage;
+    place = there.reserve(storage, array);
+    if (place && (is_new || !device_is_newer_)) device.upload(place, array.f32(), OnDevice::bytes_of(array));
+  };
+  if (!device_is_newer_) ++transfers_;
+  bring(there.values, arrays.values, values_);
+  bring(there.gradients, arrays.gradients, gradients_);
+  bring(there.velocities, arrays.velocities, velocities_);
+  for (size_t b = there.buffers.size(); b < buffers_.size(); ++b) {
+    there.buffers.push_back(device.memory()->allocate(OnDevice::bytes_of(buffers_[b].value)));
+    arrays.buffers.push_back(there.buffers[b]->data);
+  }
+  if (!device_is_newer_)
+    for (size_t b = 0; b < buffers_.size(); ++b)
+      device.upload(arrays.buffers[b], buffers_[b].value.view().data, OnDevice::bytes_of(buffers_[b].value));
+  device_is_newer_ = true;
+  return arrays;
+}
+
+void ParamStore::to_host() const {
+  if (!device_is_newer_) return;
+  device_is_newer_ = false;
+  ++transfers_;
+  OnDevice& there = *on_device_;
+  const auto fetch = [&](const std::shared_ptr<Storage>& storage, const Tensor& array) {
+    if (storage) there.device.download(array.f32(), storage->data, OnDevice::bytes_of(array));
+  };
+  fetch(there.values, values_);
+  fetch(there.gradients, gradients_);
+  fetch(there.velocities, velocities_);
+  for (size_t b = 0; b < there.buffers.size(); ++b)
+    there.device.download(buffers_[b].value.view().data, there.buffers[b]->data, OnDevice::bytes_of(buffers_[b].value));
 }
 
 int64_t ParamStore::find_parameter(const std::string& name) const {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/communicator.h"
+#include "engine/device.h"
 #include "engine/tensor.h"
 
 namespace convoy {
@@ -33,7 +34,19 @@ struct Buffer {
   Tensor value;
 };
 
+/// Where the arrays of a ParamStore lie on a device.
+struct DeviceArrays {
+  float* values = nullptr;
+  float* gradients = nullptr;   ///< null while there are none
+  float* velocities = nullptr;  ///< null while there are none
+  std::vector<void*> buffers;   ///< in the order of ParamStore::buffers()
+};
+
 /// Flat fp32 master weights, gradients and velocities of all parameters in order of registration (canonical OIHW).
+///
+/// With a device (on_device) every array is there twice, and one side is the newer one. Everything below that gives
+/// values gives the host's, and copies them from the device first where that is newer; on_device goes the other way.
+/// A training step that stays on the device makes no copies: transfers() counts them.
 class ParamStore {
  public:
   /// Registers a parameter or buffer. Throws Error when the name is taken. Not after allocate().
@@ -49,8 +62,8 @@ class ParamStore {
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
   std::vector<Parameter>& parameters() { return parameters_; }
-  const std::vector<Buffer>& buffers() const { return buffers_; }
-  std::vector<Buffer>& buffers() { return buffers_; }
+  const std::vector<Buffer>& buffers() const { return to_host(), buffers_; }
+  std::vector<Buffer>& buffers() { return to_host(), buffers_; }
   const std::map<std::string, std::string>& aliases() const { return aliases_; }
   /// Index of a name, -1 when there is none.
   int64_t find_parameter(const std::string& name) const;
@@ -58,25 +71,32 @@ class ParamStore {
   /// Order in which parameters, buffers and aliases were registered: the order of the state_dict.
   const std::vector<std::string>& state_order() const { return state_order_; }
 
-  float* value(int64_t parameter) const { return values_.f32() + parameters_[static_cast<size_t>(parameter)].offset; }
-  float* gradient(int64_t parameter) const {
-    return gradients_.f32() + parameters_[static_cast<size_t>(parameter)].offset;
-  }
-  float* velocity(int64_t parameter) const {
-    return velocities_.f32() + parameters_[static_cast<size_t>(parameter)].offset;
-  }
+  float* value(int64_t parameter) const { return to_host(), values_.f32() + offset(parameter); }
+  float* gradient(int64_t parameter) const { return to_host(), gradients_.f32() + offset(parameter); }
+  float* velocity(int64_t parameter) const { return to_host(), velocities_.f32() + offset(parameter); }
   /// The flat arrays; `total()` floats each. The optimizer's array appears at its first use.
-  Tensor& values() { return values_; }
-  Tensor& gradients() { return gradients_; }
-  Tensor& velocities() { return velocities_; }
+  Tensor& values() { return to_host(), values_; }
+  Tensor& gradients() { return to_host(), gradients_; }
+  Tensor& velocities() { return to_host(), velocities_; }
   int64_t total() const { return total_; }
   /// Gradients and velocities are made on demand, so that inference holds weights alone. With a communicator gradients
   /// lie where it can sum them (collective then).
   void require_gradients(Communicator* communicator = nullptr);
   void require_velocities();
 
+  /// The arrays on the device, which is the newer side from now on. The store must not outlive the device.
+  const DeviceArrays& on_device(Device& device);
+  /// Copies of all arrays from one side to the other, so far.
+  int64_t transfers() const { return transfers_; }
+  /// Host memory of the gradients as it is: between ranks it is where the communicator sums, and a device's gradients
+  /// pass through it.
+  float* gradient_memory(int64_t parameter) const { return gradients_.f32() + offset(parameter); }
+
  private:
+  struct OnDevice;
   void claim(const std::string& name);
+  int64_t offset(int64_t parameter) const { return parameters_[static_cast<size_t>(parameter)].offset; }
+  void to_host() const;
 
   std::vector<Parameter> parameters_;
   std::vector<Buffer> buffers_;
@@ -85,6 +105,9 @@ class ParamStore {
   std::vector<std::string> state_order_;
   Tensor values_, gradients_, velocities_;
   int64_t total_ = 0;
+  std::shared_ptr<OnDevice> on_device_;
+  mutable bool device_is_newer_ = false;
+  mutable int64_t transfers_ = 0;
 };
 
 }  // namespace convoy

@@ -27,6 +27,8 @@ Session::Session(Graph& graph, Schedule schedule, const Lanes& lanes)
                                   [](const Launch& launch) { return launch.op == "store_gradient"; });
   const bool sums = !plan_->launches.empty() && plan_->launches.back().kind == Launch::Kind::kFinishSums;
   if (stores) graph.parameters().require_gradients(sums ? &graph.context().communicator() : nullptr);
+  if (Device* device = graph.context().device())
+    on_device_ = std::make_unique<SessionDevice>(*device, graph, schedule_, *plan_, lanes.count);
 }
 
 Session::Session(Graph& graph, std::vector<Value> targets, const Lanes& lanes)
@@ -72,10 +74,14 @@ View Session::located(int index, int lane) const {
                   static_cast<size_t>(value.channel_offset * view.h * view.w) * dtype_size(view.dtype);
       break;
     case PlanValue::Place::kGradient:
-      view.data = graph_.parameters().gradient(value.slot);
+      view.data = on_device_ ? on_device_->gradient(value.slot) : graph_.parameters().gradient(value.slot);
       break;
     case PlanValue::Place::kLeaf: {
       const PlanLeaf& leaf = plan_->leaves[static_cast<size_t>(value.leaf)];
+      if (on_device_) {
+        view.data = on_device_->leaf(leaf, lane);
+        break;
+      }
       switch (leaf.kind) {
         case PlanLeaf::Kind::kInput: {
           if (lanes_.count == 0 && !value.shared) return {};
@@ -127,6 +133,7 @@ void Session::run(const StepState& step) {
   const auto memory = static_cast<size_t>(memory_lanes());
   const size_t bytes = plan_->arena_bytes * (plan_->sequential ? 1 : memory) + plan_->kept_bytes * memory;
   auto* arena = static_cast<char*>(context.claim_arena(bytes, this));
+  if (on_device_) on_device_->begin(inputs_);
   if (!placed_ || arena != arena_) {
     arena_ = arena;
     place();
@@ -135,8 +142,11 @@ void Session::run(const StepState& step) {
   exchange_seconds_ = 0;
   // A rank without images stores no gradients; what it adds to the sums is zero.
   if (lanes_.count == 0)
-    for (const GradientBucket& bucket : plan_->buckets)
-      for (const std::span<float> segment : segments_of(bucket)) std::fill(segment.begin(), segment.end(), 0.0f);
+    for (const GradientBucket& bucket : plan_->buckets) {
+      const std::vector<std::span<float>> segments = segments_of(bucket);
+      if (on_device_) on_device_->zero_gradients(segments);
+      for (const std::span<float> segment : segments) std::fill(segment.begin(), segment.end(), 0.0f);
+    }
 
   const std::vector<Launch>& launches = plan_->launches;
   size_t l = 0;
@@ -148,6 +158,13 @@ void Session::run(const StepState& step) {
         run_launch(l, step, lane, std::min(lane + 1, lanes_.count));
   }
   for (; l < launches.size(); ++l) run_launch(l, step, 0, lanes_.count);
+  if (!on_device_) return;
+  try {
+    on_device_->end([this](size_t launch, int lane) { return bound_[static_cast<size_t>(lane)][launch].in; },
+                    [this](const Launch& launch) { return name_of(launch); });
+  } catch (const std::exception& e) {
+    fail("step {}, {}", step.global_step, e.what());
+  }
 }
 
 /// Lanes [first, last); what is done once for all of them is done with the last.
@@ -179,7 +196,15 @@ void Session::run_kernel(size_t l, const StepState& step, int lane) {
   state.lane = lane;
   const double start = profiler.enabled() ? profiler.now_us() : 0;
   try {
-    launch.kernel.run({.in = bound.in, .out = bound.out, .workspace = bound.workspace, .step = state});
+    KernelArgs args{.in = bound.in, .out = bound.out, .workspace = bound.workspace, .step = state};
+    if (on_device_) {
+      args.on_device = true;
+      args.stream = on_device_->device().compute();
+      args.fault = on_device_->fault(l, lane);
+    }
+    launch.kernel.run(args);
+    // The debug interpreter waits, so that a fault of the kernel is seen here and named.
+    if (on_device_ && context.options().check_values) on_device_->device().synchronize();
   } catch (const std::exception& e) {
     fail("step {}, {} ({}): {}", step.global_step, name_of(launch), launch.op, e.what());
   }
@@ -201,11 +226,16 @@ void Session::exchange(size_t l, const StepState& step) {
   const double start_us = profiler.enabled() ? profiler.now_us() : 0;
   const std::string name = fmt::format("{} {} of step {}", launch.op, launch.name, step.global_step + 1);
   switch (launch.kind) {
-    case Launch::Kind::kStartSum:
-      communicator.start_sum(segments_of(plan_->buckets[static_cast<size_t>(launch.bucket)]), name);
+    case Launch::Kind::kStartSum: {
+      const auto segments = segments_of(plan_->buckets[static_cast<size_t>(launch.bucket)]);
+      if (on_device_) on_device_->fetch_gradients(segments);
+      communicator.start_sum(segments, name);
       break;
+    }
     case Launch::Kind::kFinishSums:
       communicator.finish_sums();
+      if (on_device_)
+        for (const GradientBucket& bucket : plan_->buckets) on_device_->send_gradients(segments_of(bucket));
       break;
     default: {
       std::vector<std::vector<View>> in(launch.in.size());
@@ -213,10 +243,17 @@ void Session::exchange(size_t l, const StepState& step) {
         const int lanes = plan_->values[static_cast<size_t>(launch.in[i])].shared ? 1 : lanes_.count;
         for (int lane = 0; lane < lanes; ++lane) in[i].push_back(bound_[static_cast<size_t>(lane)][l].in[i]);
       }
+      std::span<const View> out = bound_[0][l].out;
+      StagedExchange staged;
+      if (on_device_) {
+        staged = on_device_->stage(in, out);
+        in = staged.in, out = staged.out;
+      }
       if (launch.kernel.exchange)
-        launch.kernel.exchange({.in = in, .out = bound_[0][l].out, .communicator = communicator, .name = name});
+        launch.kernel.exchange({.in = in, .out = out, .communicator = communicator, .name = name});
       else
-        exchange_messages(launch, in, bound_[0][l].out, name);
+        exchange_messages(launch, in, out, name);
+      if (on_device_) on_device_->send(staged, bound_[0][l].out);
     }
   }
   exchange_seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
@@ -266,7 +303,7 @@ std::vector<std::span<float>> Session::segments_of(const GradientBucket& bucket)
     if (parameter.offset == end)
       segments.back() = {segments.back().data(), segments.back().size() + static_cast<size_t>(next - parameter.offset)};
     else
-      segments.emplace_back(store.gradient(p), static_cast<size_t>(next - parameter.offset));
+      segments.emplace_back(store.gradient_memory(p), static_cast<size_t>(next - parameter.offset));
     end = next;
   }
   return segments;
@@ -274,13 +311,24 @@ std::vector<std::span<float>> Session::segments_of(const GradientBucket& bucket)
 
 void Session::poison_new_buffers(int l, int lane) {
   for (const PlanBuffer& b : plan_->buffers)
-    if (b.first == l && b.last >= l) std::memset(place_of(b, lane), kPoison, b.bytes + plan_->guard_bytes);
+    if (b.first == l && b.last >= l) {
+      const size_t bytes = b.bytes + plan_->guard_bytes;
+      if (on_device_)
+        on_device_->device().runtime().fill(place_of(b, lane), kPoison, bytes, on_device_->device().compute());
+      else
+        std::memset(place_of(b, lane), kPoison, bytes);
+    }
 }
 
 void Session::check_guards(int l, int lane) const {
   for (const PlanBuffer& b : plan_->buffers) {
     if (b.first > l || b.last < l) continue;
     const auto* guard = reinterpret_cast<const unsigned char*>(place_of(b, lane)) + b.bytes;
+    std::vector<unsigned char> copy(on_device_ ? plan_->guard_bytes : 0);
+    if (on_device_) {
+      on_device_->device().download(copy.data(), guard, copy.size());
+      guard = copy.data();
+    }
     for (size_t i = 0; i < plan_->guard_bytes; ++i)
       CONVOY_CHECK(guard[i] == kPoison, "{} ({}) wrote {} bytes behind a buffer of {} bytes",
                    name_of(plan_->launches[static_cast<size_t>(l)]), plan_->launches[static_cast<size_t>(l)].op, i + 1,
@@ -289,14 +337,23 @@ void Session::check_guards(int l, int lane) const {
 }
 
 void Session::check_finite(const Launch& launch, const Bound& bound) const {
-  for (const View& v : bound.out) {
+  for (View v : bound.out) {
     if (!v.data || v.dtype != DType::kF32) continue;
-    for (int64_t n = 0; n < v.n; ++n) {
-      const float* image = v.f32() + n * v.image_stride();
-      for (int64_t i = 0; i < v.blocks() * v.block * v.pixels(); ++i)
-        CONVOY_CHECK(std::isfinite(image[i]), "{} ({}): {} at element {} of image {} of its output", name_of(launch),
-                     launch.op, image[i], i, n);
+    HostCopy copy;
+    if (on_device_) {
+      copy = on_device_->device().download(v);
+      v = copy.view;
     }
+    // Rows of elements side by side: whole images, or an nhwc image's pixels, between which other channels may lie.
+    const int64_t lanes = v.blocks() * v.block, rows = v.layout == Layout::kNhwc ? v.pixels() : 1;
+    const int64_t length = v.layout == Layout::kNhwc ? lanes : lanes * v.pixels();
+    for (int64_t n = 0; n < v.n; ++n)
+      for (int64_t row = 0; row < rows; ++row) {
+        const float* values = v.f32() + n * v.image_stride() + row * v.pitch;
+        for (int64_t i = 0; i < length; ++i)
+          CONVOY_CHECK(std::isfinite(values[i]), "{} ({}): {} at element {} of image {} of its output", name_of(launch),
+                       launch.op, values[i], row * length + i, n);
+      }
   }
 }
 
@@ -308,8 +365,9 @@ Tensor Session::fetch(size_t i, int lane) const {
   CONVOY_CHECK(lane < lanes_.count || plan_->values[static_cast<size_t>(index)].shared,
                "target {} of lane {} does not exist: this session has {} lanes", i, lane, lanes_.count);
   const PlanValue& value = plan_->values[static_cast<size_t>(index)];
-  Tensor result = Tensor::empty(value.info.dtype, value.info.shape);
   const View from = located(index, lane);
+  if (on_device_) return on_device_->fetch(from, value.info);
+  Tensor result = Tensor::empty(value.info.dtype, value.info.shape);
   if (from.layout == Layout::kNchw)
     std::memcpy(result.view().data, from.data,
                 static_cast<size_t>(value.info.shape.count()) * dtype_size(value.info.dtype));

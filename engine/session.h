@@ -10,6 +10,7 @@
 #include "engine/context.h"
 #include "engine/graph.h"
 #include "engine/plan.h"
+#include "engine/session_device.h"
 
 namespace convoy {
 
@@ -89,6 +90,7 @@ class Session {
   double exchange_seconds_ = 0;
   std::map<std::string, const void*> inputs_;
   bool placed_ = false;
+  std::unique_ptr<SessionDevice> on_device_;  // null on cpu
 };
 
 }  // namespace convoy
