@@ -7,6 +7,7 @@
 #include "engine/param_store.h"
 #include "engine/session.h"
 #include "tests/op_cases.h"
+#include "tests/test_device.h"
 
 namespace convoy::test {
 
@@ -23,7 +24,7 @@ struct OpEmbedding {
 class OpRun {
  public:
   explicit OpRun(const OpCase& c, const ContextOptions& options = {}, const OpEmbedding& embedding = {})
-      : case_(c), context_(options), graph_(context_, store_) {
+      : case_(c), context_(on_test_device(options)), graph_(context_, store_) {
     const Graph::Scope scope(graph_, c.name);
     std::vector<Value> inputs;
     for (const OpInput& in : c.inputs) {

@@ -28,7 +28,7 @@ std::vector<std::string> names_of(const ParamStore& store) {
 
 }  // namespace
 
-TEST_CASE("criss-cross attention has the reference's values") {
+TEST_CASE("criss-cross attention has the reference's values", "[device]") {
   compare_all("ca_weight", [](Graph&, const Values& v) { return Values{ca_weight(v[0], v[1])}; });
   compare_all("ca_map", [](Graph&, const Values& v) { return Values{ca_map(v[0], v[1])}; });
   compare_all("criss_cross", [](Graph&, const Values& v) {
@@ -37,30 +37,30 @@ TEST_CASE("criss-cross attention has the reference's values") {
   });
 }
 
-TEST_CASE("position attention has the reference's values") {
+TEST_CASE("position attention has the reference's values", "[device]") {
   compare_all("position_attention", [](Graph&, const Values& v) {
     const Projected p(v);
     return Values{add(scale_by(position_attention(p.query, p.key, p.value), v[1]), v[0])};
   });
 }
 
-TEST_CASE("channel attention has the reference's values") {
+TEST_CASE("channel attention has the reference's values", "[device]") {
   compare_all("channel_attention",
               [](Graph&, const Values& v) { return Values{add(scale_by(channel_attention(v[0]), v[1]), v[0])}; });
 }
 
-TEST_CASE("encoding by codewords has the reference's values") {
+TEST_CASE("encoding by codewords has the reference's values", "[device]") {
   compare_all("encnet_encoding", [](Graph&, const Values& v) { return Values{encnet_encoding(v[0], v[1], v[2])}; });
 }
 
-TEST_CASE("squeeze and excitation has the reference's values") {
+TEST_CASE("squeeze and excitation has the reference's values", "[device]") {
   compare_all("se_gate", [](Graph&, const Values& v) { return Values{se_gate(v[0], v[1], v[2], v[3], v[4])}; });
   compare_all("se_gate",
               [](Graph&, const Values& v) { return Values{se_gate(v[0], flatten(v[1]), v[2], flatten(v[3]), v[4])}; });
 }
 
-TEST_CASE("attention layers have the reference's parameters and start as the identity") {
-  Context context;
+TEST_CASE("attention layers have the reference's parameters and start as the identity", "[device]") {
+  Context context{on_test_device()};
   ParamStore store;
   const Scope root{store, "head"};
   const CrissCrossAttention criss_cross(root / "cca", 16);
@@ -104,8 +104,8 @@ TEST_CASE("attention layers have the reference's parameters and start as the ide
   }
 }
 
-TEST_CASE("attention operators refuse operands that do not fit") {
-  Context context;
+TEST_CASE("attention operators refuse operands that do not fit", "[device]") {
+  Context context{on_test_device()};
   ParamStore store;
   Graph graph(context, store);
   const auto image = [&](const Shape& s) { return graph.constant(Tensor::zeros(DType::kF32, s)); };

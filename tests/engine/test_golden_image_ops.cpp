@@ -21,7 +21,7 @@ double factor_of(const nlohmann::json& attrs, size_t axis) {
 
 }  // namespace
 
-TEST_CASE("transposed convolutions have the reference's values") {
+TEST_CASE("transposed convolutions have the reference's values", "[device]") {
   const auto cases = golden::op_cases_of("conv_transpose2d");
   CHECK(cases.size() == 4);
   for (const golden::OpCase& g : cases) {
@@ -36,14 +36,14 @@ TEST_CASE("transposed convolutions have the reference's values") {
   }
 }
 
-TEST_CASE("one-dimensional convolution and linear have the reference's values") {
+TEST_CASE("one-dimensional convolution and linear have the reference's values", "[device]") {
   for (const golden::OpCase& g : golden::op_cases_of("conv1d"))
     compare(g, [](Graph&, const Values& v) { return Values{conv1d(v[0], v[1], third(v))}; });
   for (const golden::OpCase& g : golden::op_cases_of("linear"))
     compare(g, [](Graph&, const Values& v) { return Values{linear(v[0], v[1], third(v))}; });
 }
 
-TEST_CASE("norms of single images have the reference's values") {
+TEST_CASE("norms of single images have the reference's values", "[device]") {
   for (const golden::OpCase& g : golden::op_cases_of("group_norm"))
     compare(g, [groups = g.attrs.at("groups").get<int64_t>(), eps = g.attrs.at("eps").get<double>()](
                    Graph&, const Values& v) { return Values{group_norm(v[0], v[1], v[2], groups, eps)}; });
@@ -53,7 +53,7 @@ TEST_CASE("norms of single images have the reference's values") {
     });
 }
 
-TEST_CASE("activations beyond ReLU have the reference's values") {
+TEST_CASE("activations beyond ReLU have the reference's values", "[device]") {
   CHECK(golden::op_cases_of("prelu").size() == 2);
   for (const golden::OpCase& g : golden::op_cases_of("prelu"))
     compare(g, [](Graph&, const Values& v) { return Values{prelu(v[0], v[1])}; });
@@ -62,7 +62,7 @@ TEST_CASE("activations beyond ReLU have the reference's values") {
     compare(g, one([slope = g.attrs.at("slope").get<double>()](Value x) { return leaky_relu(x, slope); }));
 }
 
-TEST_CASE("softmax has the reference's values") {
+TEST_CASE("softmax has the reference's values", "[device]") {
   CHECK(golden::op_cases_of("softmax").size() == 2);
   for (const golden::OpCase& g : golden::op_cases_of("softmax"))
     compare(g, one([dim = g.attrs.at("dim").get<int>()](Value x) { return softmax(x, dim); }));
@@ -70,7 +70,7 @@ TEST_CASE("softmax has the reference's values") {
     compare(g, one([dim = g.attrs.at("dim").get<int>()](Value x) { return log_softmax(x, dim); }));
 }
 
-TEST_CASE("resizing has the reference's values") {
+TEST_CASE("resizing has the reference's values", "[device]") {
   const auto cases = golden::op_cases_of("interpolate");
   CHECK(cases.size() == 24);
   for (const golden::OpCase& g : cases) {
@@ -87,12 +87,12 @@ TEST_CASE("resizing has the reference's values") {
   }
 }
 
-TEST_CASE("resized labels have the reference's values") {
+TEST_CASE("resized labels have the reference's values", "[device]") {
   for (const golden::OpCase& g : golden::op_cases_of("label_resize")) {
     INFO(g.id);
     compared_cases().insert(g.id);
     const std::vector<int32_t> labels(g.input("t").values.begin(), g.input("t").values.end());
-    Context context;
+    Context context{on_test_device()};
     ParamStore store;
     Graph graph(context, store);
     const Value t = graph.constant(Tensor::of(Shape(g.input("t").shape), labels));
@@ -101,14 +101,14 @@ TEST_CASE("resized labels have the reference's values") {
   }
 }
 
-TEST_CASE("sampling at places has the reference's values") {
+TEST_CASE("sampling at places has the reference's values", "[device]") {
   CHECK(golden::op_cases_of("grid_sample").size() == 4);
   for (const golden::OpCase& g : golden::op_cases_of("grid_sample"))
     compare(g, [corners = g.attrs.at("align_corners").get<bool>(), nearest = g.attrs.at("mode") == "nearest"](
                    Graph&, const Values& v) { return Values{grid_sample(v[0], v[1], corners, nearest)}; });
 }
 
-TEST_CASE("rearrangements have the reference's values") {
+TEST_CASE("rearrangements have the reference's values", "[device]") {
   for (const golden::OpCase& g : golden::op_cases_of("pixel_shuffle"))
     compare(g, one([f = g.attrs.at("factor").get<int64_t>()](Value x) { return pixel_shuffle(x, f); }));
   for (const golden::OpCase& g : golden::op_cases_of("channel_shuffle"))
@@ -119,8 +119,8 @@ TEST_CASE("rearrangements have the reference's values") {
     });
 }
 
-TEST_CASE("layers on images have PyTorch's parameters and train them") {
-  Context context;
+TEST_CASE("layers on images have PyTorch's parameters and train them", "[device]") {
+  Context context{on_test_device()};
   ParamStore store;
   const Scope root{.store = store, .path = ""};
   const ConvTranspose2d deconv(root / "deconv", 16, 20, 2, {.geometry = {.stride_h = 2, .stride_w = 2, .groups = 2}});
@@ -178,8 +178,8 @@ TEST_CASE("layers on images have PyTorch's parameters and train them") {
   }
 }
 
-TEST_CASE("operators on images refuse operands that do not fit") {
-  Context context;
+TEST_CASE("operators on images refuse operands that do not fit", "[device]") {
+  Context context{on_test_device()};
   ParamStore store;
   Graph graph(context, store);
   const auto value = [&](const Shape& shape) { return graph.constant(Tensor::zeros(DType::kF32, shape)); };

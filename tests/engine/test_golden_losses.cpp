@@ -83,7 +83,7 @@ Build builder(const golden::OpCase& g) {
 
 }  // namespace
 
-TEST_CASE("losses have the reference's values") {
+TEST_CASE("losses have the reference's values", "[device]") {
   const std::map<std::string, int> cases{{"ohem_ce", 4},   {"lovasz_softmax", 1},  {"focal", 1},
                                          {"dice", 1},      {"bce_with_logits", 1}, {"encnet_loss", 1},
                                          {"smooth_l1", 1}, {"multibox", 1}};

@@ -27,7 +27,7 @@ double dot_of(const std::vector<float>& a, const std::vector<float>& b) {
 
 }  // namespace
 
-TEST_CASE("operator gradients are the limits of differences") {
+TEST_CASE("operator gradients are the limits of differences", "[device]") {
   constexpr double kStep = 0.02;
   for_each_case([&](const OpCase& c) {
     OpRun op(c);
@@ -63,7 +63,7 @@ TEST_CASE("operator gradients are the limits of differences") {
   });
 }
 
-TEST_CASE("operators give the same bits for one and two threads") {
+TEST_CASE("operators give the same bits for one and two threads", "[device]") {
   for_each_case([](const OpCase& c) {
     const OpResult one = OpRun(c, {.threads = 1}).run(), two = OpRun(c, {.threads = 2}).run();
     CHECK(one.outputs == two.outputs);
@@ -71,7 +71,7 @@ TEST_CASE("operators give the same bits for one and two threads") {
   });
 }
 
-TEST_CASE("plain convolutions agree with the fast ones") {
+TEST_CASE("plain convolutions agree with the fast ones", "[device]") {
   for_each_case([](const OpCase& c) {
     const OpResult fast = OpRun(c).run(), plain = OpRun(c, {.direct_conv = true}).run();
     for (size_t o = 0; o < fast.outputs.size(); ++o) CHECK(relative_l2(fast.outputs[o], plain.outputs[o]) < 2e-6);
@@ -82,7 +82,7 @@ TEST_CASE("plain convolutions agree with the fast ones") {
   });
 }
 
-TEST_CASE("operators do not care which values stay in memory") {
+TEST_CASE("operators do not care which values stay in memory", "[device]") {
   for_each_case([](const OpCase& c) {
     OpRun op(c);
     const OpResult all = op.run();
@@ -91,7 +91,7 @@ TEST_CASE("operators do not care which values stay in memory") {
   });
 }
 
-TEST_CASE("operators work on slices and into concats") {
+TEST_CASE("operators work on slices and into concats", "[device]") {
   for_each_case([](const OpCase& c) {
     const OpResult alone = OpRun(c).run(), embedded = OpRun(c, {}, {.slices = true}).run();
     for (size_t o = 0; o < alone.outputs.size(); ++o) CHECK(relative_l2(embedded.outputs[o], alone.outputs[o]) < 1e-6);
