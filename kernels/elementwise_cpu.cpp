@@ -183,4 +183,10 @@ void mul_channel_backward_gate(const View& dy, const View& x, const View& dgate)
   });
 }
 
+void dot(const View& a, const View& b, float* result) {
+  double sum = 0;
+  for (int64_t i = 0; i < a.count(); ++i) sum += static_cast<double>(a.f32()[i]) * static_cast<double>(b.f32()[i]);
+  *result = static_cast<float>(sum);
+}
+
 }  // namespace convoy::cpu::CONVOY_ISA

@@ -50,20 +50,20 @@ void grad_prelu(GradContext& g) {
 
 Kernel prepare_leaky(const PrepareArgs& args) {
   const auto slope = static_cast<float>(args.node.attrs.real("slope"));
-  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(leaky_relu, a.in[0], slope, a.out[0]); },
+  return {.run = [=](const KernelArgs& a) { CONVOY_KERNEL(a, leaky_relu, a.in[0], slope, a.out[0]); },
           .implementation = "elementwise"};
 }
 Kernel prepare_leaky_backward(const PrepareArgs& args) {
   const auto slope = static_cast<float>(args.node.attrs.real("slope"));
-  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(leaky_relu_backward, a.in[0], a.in[1], slope, a.out[0]); },
+  return {.run = [=](const KernelArgs& a) { CONVOY_KERNEL(a, leaky_relu_backward, a.in[0], a.in[1], slope, a.out[0]); },
           .implementation = "elementwise"};
 }
 Kernel prepare_hardswish(const PrepareArgs&) {
-  return {.run = [](const KernelArgs& a) { CONVOY_CPU(hardswish, a.in[0], a.out[0]); },
+  return {.run = [](const KernelArgs& a) { CONVOY_KERNEL(a, hardswish, a.in[0], a.out[0]); },
           .implementation = "elementwise"};
 }
 Kernel prepare_hardswish_backward(const PrepareArgs&) {
-  return {.run = [](const KernelArgs& a) { CONVOY_CPU(hardswish_backward, a.in[0], a.in[1], a.out[0]); },
+  return {.run = [](const KernelArgs& a) { CONVOY_KERNEL(a, hardswish_backward, a.in[0], a.in[1], a.out[0]); },
           .implementation = "elementwise"};
 }
 Kernel prepare_prelu(const PrepareArgs& args) {
@@ -101,22 +101,26 @@ std::vector<OpDef> activation_ops() {
        .grad = grad_leaky,
        .layout = layout_follow_first,
        .prepare_cpu = prepare_leaky,
+       .prepare_cuda = prepare_leaky,
        .in_place = {0}},
       {.name = "leaky_relu_backward",
        .infer = infer_backward,
        .layout = layout_follow_first,
        .prepare_cpu = prepare_leaky_backward,
+       .prepare_cuda = prepare_leaky_backward,
        .in_place = {0}},
       {.name = "hardswish",
        .infer = infer_one,
        .grad = grad_hardswish,
        .layout = layout_follow_first,
        .prepare_cpu = prepare_hardswish,
+       .prepare_cuda = prepare_hardswish,
        .in_place = {0}},
       {.name = "hardswish_backward",
        .infer = infer_backward,
        .layout = layout_follow_first,
        .prepare_cpu = prepare_hardswish_backward,
+       .prepare_cuda = prepare_hardswish_backward,
        .in_place = {0}},
       {.name = "prelu", .infer = infer_prelu, .grad = grad_prelu, .prepare_cpu = prepare_prelu, .in_place = {0}},
       {.name = "prelu_backward", .infer = infer_prelu_backward, .prepare_cpu = prepare_prelu_backward, .in_place = {0}},

@@ -102,23 +102,32 @@ Kernel prepare_activation_backward(const PrepareArgs& args) {
           .implementation = "elementwise"};
 }
 Kernel prepare_mul_channel(const PrepareArgs&) {
-  return {.run = [](const KernelArgs& a) { CONVOY_CPU(mul_channel, a.in[0], a.in[1], a.out[0]); },
+  return {.run = [](const KernelArgs& a) { CONVOY_KERNEL(a, mul_channel, a.in[0], a.in[1], a.out[0]); },
           .implementation = "gate"};
 }
 Kernel prepare_gate_grad(const PrepareArgs&) {
   return {.run = [](const KernelArgs& a) { CONVOY_CPU(mul_channel_backward_gate, a.in[0], a.in[1], a.out[0]); },
           .implementation = "gate"};
 }
-Kernel prepare_dot(const PrepareArgs& args) {
-  const int64_t count = args.node.inputs[0].shape().count();
+Kernel prepare_gate_grad_cuda(const PrepareArgs& args) {
   return {.run =
-              [=](const KernelArgs& a) {
-                double sum = 0;
-                for (int64_t i = 0; i < count; ++i)
-                  sum += static_cast<double>(a.in[0].f32()[i]) * static_cast<double>(a.in[1].f32()[i]);
-                *a.out[0].f32() = static_cast<float>(sum);
+              [](const KernelArgs& a) {
+                CONVOY_CUDA(a, mul_channel_backward_gate, a.in[0], a.in[1], a.out[0], static_cast<float*>(a.workspace));
               },
+          .workspace_bytes = emulated::gate_cuda_workspace_bytes(args.in[1]),
+          .implementation = "gate"};
+}
+Kernel prepare_dot(const PrepareArgs&) {
+  return {.run = [](const KernelArgs& a) { CONVOY_CPU(dot, a.in[0], a.in[1], a.out[0].f32()); },
           .implementation = "serial"};
+}
+Kernel prepare_dot_cuda(const PrepareArgs&) {
+  return {.run =
+              [](const KernelArgs& a) {
+                CONVOY_CUDA(a, dot, a.in[0], a.in[1], a.out[0].f32(), static_cast<double*>(a.workspace));
+              },
+          .workspace_bytes = emulated::dot_cuda_workspace_bytes(),
+          .implementation = "two-stage"};
 }
 
 // A scalar factor stays where it is, the rest follows the first input.
@@ -197,13 +206,18 @@ std::vector<OpDef> elementwise_ops() {
        .infer = infer_mul_channel,
        .grad = grad_mul_channel,
        .prepare_cpu = prepare_mul_channel,
+       .prepare_cuda = prepare_mul_channel,
        .in_place = {0}},
-      {.name = "mul_channel_backward_gate", .infer = infer_gate_grad, .prepare_cpu = prepare_gate_grad},
+      {.name = "mul_channel_backward_gate",
+       .infer = infer_gate_grad,
+       .prepare_cpu = prepare_gate_grad,
+       .prepare_cuda = prepare_gate_grad_cuda},
       {.name = "dot",
        .infer = infer_dot,
        .grad = grad_dot,
        .layout = layout_plain,
        .prepare_cpu = prepare_dot,
+       .prepare_cuda = prepare_dot_cuda,
        .takes_slices = false},
   };
 }
