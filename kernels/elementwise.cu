@@ -157,7 +157,7 @@ __device__ double block_sum(double value) {
     __syncthreads();
     if (static_cast<int>(threadIdx.x) < half) shared[threadIdx.x] += shared[threadIdx.x + half];
   }
-  return shared[0];
+  return threadIdx.x == 0 ? shared[0] : 0;
 }
 
 template <class T>

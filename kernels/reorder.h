@@ -9,4 +9,6 @@
 CONVOY_CPU_KERNELS(void reorder(const View& from, const View& to);)
 
 // On the GPU: nchw and nhwc, elements of 2 or 4 bytes; pad lanes of an nhwc `to` become zero.
-CONVOY_CUDA_KERNELS(void reorder(cudaStream_t stream, const View& from, const View& to);)
+// insert_channels   to = from's channels from channel `first` on, zeros before and behind them; both nhwc
+CONVOY_CUDA_KERNELS(void reorder(cudaStream_t stream, const View& from, const View& to);
+                    void insert_channels(cudaStream_t stream, const View& from, int64_t first, const View& to);)

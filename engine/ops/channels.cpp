@@ -74,15 +74,18 @@ void layout_first(LayoutChoice& c) {
   layout_by_alignment(c, can_start_at(c.node.attrs.integer("first"), c));
 }
 
+// Of an nhwc whole the last channels' part has the whole's pads behind them, all others have none.
 View channels_of(const View& whole, int64_t first, int64_t count) {
   View part = whole;
   part.c = count;
-  part.data = static_cast<char*>(whole.data) + static_cast<size_t>(first * whole.h * whole.w) * dtype_size(whole.dtype);
+  const int64_t step = whole.layout == Layout::kNhwc ? 1 : whole.pixels();
+  part.data = static_cast<char*>(whole.data) + static_cast<size_t>(first * step) * dtype_size(whole.dtype);
+  if (whole.layout == Layout::kNhwc) part.block = first + count == whole.c ? whole.blocks() * whole.block - first : 1;
   return part;
 }
 
-void copy_unless_there(const View& from, const View& to) {
-  if (from.data != to.data) CONVOY_CPU(reorder, from, to);
+void copy_unless_there(const KernelArgs& a, const View& from, const View& to) {
+  if (from.data != to.data) CONVOY_KERNEL(a, reorder, from, to);
 }
 
 Kernel prepare_concat(const PrepareArgs&) {
@@ -90,7 +93,7 @@ Kernel prepare_concat(const PrepareArgs&) {
               [](const KernelArgs& a) {
                 int64_t first = 0;
                 for (const View& part : a.in) {
-                  copy_unless_there(part, channels_of(a.out[0], first, part.c));
+                  copy_unless_there(a, part, channels_of(a.out[0], first, part.c));
                   first += part.c;
                 }
               },
@@ -98,7 +101,7 @@ Kernel prepare_concat(const PrepareArgs&) {
 }
 Kernel prepare_slice(const PrepareArgs& args) {
   const int64_t first = args.node.attrs.integer("first");
-  return {.run = [=](const KernelArgs& a) { copy_unless_there(channels_of(a.in[0], first, a.out[0].c), a.out[0]); },
+  return {.run = [=](const KernelArgs& a) { copy_unless_there(a, channels_of(a.in[0], first, a.out[0].c), a.out[0]); },
           .implementation = "view or copy"};
 }
 Kernel prepare_pad(const PrepareArgs& args) {
@@ -108,6 +111,11 @@ Kernel prepare_pad(const PrepareArgs& args) {
                 CONVOY_CPU(fill, a.out[0], 0.0f);
                 CONVOY_CPU(reorder, a.in[0], channels_of(a.out[0], first, a.in[0].c));
               },
+          .implementation = "copy"};
+}
+Kernel prepare_pad_cuda(const PrepareArgs& args) {
+  const int64_t first = args.node.attrs.integer("first");
+  return {.run = [=](const KernelArgs& a) { CONVOY_CUDA(a, insert_channels, a.in[0], first, a.out[0]); },
           .implementation = "copy"};
 }
 
@@ -132,19 +140,22 @@ std::vector<OpDef> channel_ops() {
        .grad = grad_concat,
        .flops = no_flops,
        .layout = layout_concat,
-       .prepare_cpu = prepare_concat},
+       .prepare_cpu = prepare_concat,
+       .prepare_cuda = prepare_concat},
       {.name = "slice_channels",
        .infer = infer_slice,
        .grad = grad_slice,
        .flops = no_flops,
        .layout = layout_first,
-       .prepare_cpu = prepare_slice},
+       .prepare_cpu = prepare_slice,
+       .prepare_cuda = prepare_slice},
       {.name = "pad_channels",
        .infer = infer_pad,
        .grad = grad_pad,
        .flops = no_flops,
        .layout = layout_first,
-       .prepare_cpu = prepare_pad},
+       .prepare_cpu = prepare_pad,
+       .prepare_cuda = prepare_pad_cuda},
   };
 }
 
