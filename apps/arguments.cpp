@@ -70,7 +70,10 @@ void BucketSize::add_to(CLI::App& command) {
 }
 
 ContextArguments::ContextArguments(CLI::App& command) {
-  command.add_option("--device", device_, "cpu")->capture_default_str();
+  command
+      .add_option("--device", device_,
+                  "cpu, or emulated: the CUDA kernels on the CPU, thread by thread, to test them (very slow)")
+      ->capture_default_str();
   command.add_option("--precision", precision_, "fp32")->capture_default_str();
   command
       .add_option("--threads", threads_,
@@ -91,11 +94,13 @@ void ContextArguments::add_bucket_size(CLI::App& command) {
 }
 
 ContextOptions ContextArguments::options() const {
-  if (device_ == "cuda" || device_ == "emulated") fail("--device {} is not in this build; use cpu", device_);
-  CONVOY_CHECK(device_ == "cpu", "--device {}: unknown device; known are cpu, cuda and emulated, this build has cpu",
+  CONVOY_CHECK(device_ != "cuda", "--device cuda is not in this build; use cpu (or emulated, which tests kernels)");
+  CONVOY_CHECK(device_ == "cpu" || device_ == "emulated",
+               "--device {}: unknown device; known are cpu, cuda and emulated, this build has cpu and emulated",
                device_);
   CONVOY_CHECK(precision_ == "fp32", "--precision {}: not available yet; use fp32", precision_);
-  return {.threads = threads_,
+  return {.device = device_ == "cpu" ? DeviceKind::kCpu : DeviceKind::kEmulated,
+          .threads = threads_,
           .direct_conv = direct_conv_,
           .exact_ranks = exact_ranks_,
           .check_values = check_values_,

@@ -33,12 +33,12 @@ void print_version(bool json) {
                                               {"isa", convoy::cpu::isa_name()},
                                               {"onednn", onednn},
                                               {"mpi", mpi},
-                                              {"devices", {"cpu"}},
+                                              {"devices", {"cpu", "emulated"}},
                                               {"unverified_kernels", nlohmann::ordered_json::array()}}
                            .dump());
     return;
   }
-  fmt::print("convoy {} (instruction set {}, oneDNN {}, MPI {}, devices: cpu)\n", convoy::kVersion,
+  fmt::print("convoy {} (instruction set {}, oneDNN {}, MPI {}, devices: cpu, emulated)\n", convoy::kVersion,
              convoy::cpu::isa_name(), onednn.empty() ? "no" : onednn, mpi ? "yes" : "no");
 }
 
