@@ -59,7 +59,8 @@ if(TARGET convoy_cli)
   add_test(NAME ranks_exact
            COMMAND ${PROJECT_SOURCE_DIR}/tests/ranks/test_exact.sh ${run_programs} ${MPIEXEC_EXECUTABLE})
   add_test(NAME ranks_kill_resume COMMAND ${PROJECT_SOURCE_DIR}/tests/ranks/kill_and_resume.sh ${run_programs} 6 1)
-  set_tests_properties(ranks_exact ranks_kill_resume PROPERTIES TIMEOUT 600 LABELS slow)
+  add_test(NAME ranks_emulated COMMAND ${PROJECT_SOURCE_DIR}/tests/ranks/test_emulated.sh ${run_programs})
+  set_tests_properties(ranks_exact ranks_kill_resume ranks_emulated PROPERTIES TIMEOUT 600 LABELS slow)
 endif()
 
 add_test(NAME check_includes COMMAND ${PROJECT_SOURCE_DIR}/scripts/check-includes)
@@ -94,4 +95,16 @@ endif()
 if(TARGET test_engine)
   add_test(NAME engine_base COMMAND test_engine)
   set_tests_properties(engine_base PROPERTIES ENVIRONMENT "OMP_NUM_THREADS=2;OMP_WAIT_POLICY=passive;CONVOY_ISA=base")
+endif()
+
+# Operators and networks through the CUDA kernels, run by the emulator.
+if(TARGET test_engine)
+  add_test(NAME engine_emulated COMMAND test_engine [device])
+  set_tests_properties(engine_emulated PROPERTIES
+                       ENVIRONMENT "OMP_NUM_THREADS=1;OMP_WAIT_POLICY=passive;CONVOY_TEST_DEVICE=emulated")
+endif()
+if(TARGET test_nets)
+  add_test(NAME nets_emulated COMMAND test_nets [emulated])
+  set_tests_properties(nets_emulated PROPERTIES TIMEOUT 900 LABELS slow
+                       ENVIRONMENT "OMP_NUM_THREADS=1;OMP_WAIT_POLICY=passive")
 endif()

@@ -35,6 +35,13 @@ TEST_CASE("networks have the reference's numbers by plain convolutions") {
   check(name, {.direct_conv = true});
 }
 
+// Through the CUDA kernels; slow, so a test of its own. The other networks: scripts/nightly.
+TEST_CASE("networks have the reference's numbers on the emulated device", "[.emulated]") {
+  const auto* name = GENERATE("cityscapes_fast_scnn.a.json", "cityscapes_bisenet.a.json",
+                              "cityscapes_deeplabv3_plus_mobilenet.a.json");
+  check(name, {.device = DeviceKind::kEmulated});
+}
+
 // Neither a gradient that is wrong by more than single signs in front of a ReLU, nor many that are wrong by little, may
 // pass because other roundings are tried.
 TEST_CASE("a wrong gradient is found in spite of other roundings") {
