@@ -2,6 +2,7 @@
 """Checks what ptxas reports of the CUDA kernels (registers, spills, shared memory) against ptxas_budgets.json.
 
     check_ptxas.py BUDGETS.json REPORT.ptxas...            exit code 1 when a kernel spills or exceeds its budget
+    check_ptxas.py --spills REPORT.ptxas...                 look for spills alone: for other architectures
     check_ptxas.py --update BUDGETS.json REPORT.ptxas...   write the figures found as the new budgets,
                                                          registers rounded up to 8 as the hardware allots them
 
@@ -57,12 +58,12 @@ def read_report(path):
 
 
 def main(arguments):
-    update = arguments[:1] == ["--update"]
-    if update:
+    update, spills = arguments[:1] == ["--update"], arguments[:1] == ["--spills"]
+    if update or spills:
         arguments = arguments[1:]
-    if len(arguments) < 2:
+    if len(arguments) < (1 if spills else 2):
         sys.exit(__doc__)
-    budget_path, reports = Path(arguments[0]), arguments[1:]
+    budget_path, reports = Path(arguments[0]), arguments[0 if spills else 1:]
     worst, faults = {}, []
     for entry in (e for path in reports for e in read_report(path)):
         if entry["spills"]:
@@ -70,7 +71,9 @@ def main(arguments):
         top = worst.setdefault(entry["kernel"], {"registers": 0, "shared": 0})
         for key in top:
             top[key] = max(top[key], entry[key])
-    if update:
+    if spills:
+        budgets = worst
+    elif update:
         for figures in worst.values():
             figures["registers"] = (figures["registers"] + 7) // 8 * 8
         budget_path.write_text(json.dumps(worst, indent=2, sort_keys=True) + "\n")
