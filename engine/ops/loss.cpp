@@ -56,6 +56,19 @@ Kernel prepare_weight_sum(const PrepareArgs& args) {
           .implementation = "count"};
 }
 
+Kernel prepare_weight_sum_cuda(const PrepareArgs& args) {
+  const int64_t count = args.node.inputs[0].shape().count(), classes = args.node.attrs.integer("classes");
+  const auto ignore = static_cast<int32_t>(args.node.attrs.integer("ignore"));
+  const bool weighted = args.in.size() > 1;
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CUDA(a, label_weight_sum, a.in[0].i32(), count, classes, ignore,
+                            weighted ? a.in[1].f32() : nullptr, a.out[0].f32(), static_cast<double*>(a.workspace));
+              },
+          .workspace_bytes = static_cast<size_t>(label_weight_sum_parts(count)) * sizeof(double),
+          .implementation = "count"};
+}
+
 Kernel prepare_ce(const PrepareArgs& args) {
   const Node& node = args.node;
   const Shape t = node.inputs[kTarget].shape();
@@ -84,6 +97,32 @@ Kernel prepare_ce(const PrepareArgs& args) {
           .implementation = fused ? "fused with resize" : "row bands"};
 }
 
+Kernel prepare_ce_cuda(const PrepareArgs& args) {
+  const Node& node = args.node;
+  const Shape t = node.inputs[kTarget].shape();
+  const int64_t classes = node.inputs[kLogits].shape()[1];
+  const auto ignore = static_cast<int32_t>(node.attrs.integer("ignore"));
+  const bool fused = is_fused(node), align = !fused || node.attrs.flag("align_corners");
+  const bool weighted = args.in.size() > kClassWeight, focal = node.op->name.ends_with("focal_ce");
+  const auto alpha = focal ? static_cast<float>(node.attrs.real("alpha")) : 1.0f;
+  const auto gamma = focal ? static_cast<float>(node.attrs.real("gamma")) : 0.0f;
+  return {.run =
+              [=](const KernelArgs& a) {
+                const int32_t* target = a.in[kTarget].i32();
+                const float* weights = weighted ? a.in[kClassWeight].f32() : nullptr;
+                const float* normalizer = a.in[kNormalizer].f32();
+                if (focal)
+                  CONVOY_CUDA(a, upsample_focal_ce, a.in[kLogits], target, t[1], t[2], align, ignore, weights,
+                              normalizer, alpha, gamma, a.out[0].f32(), a.out[1], a.fault, a.workspace);
+                else
+                  CONVOY_CUDA(a, upsample_softmax_ce, a.in[kLogits], target, t[1], t[2], align, ignore, weights,
+                              normalizer, a.out[0].f32(), a.out[1], a.fault, a.workspace);
+              },
+          .workspace_bytes = softmax_ce_cuda_workspace_bytes(args.in[kLogits], t[1], t[2], align),
+          .implementation = fused ? "fused with resize, tiles" : "tiles",
+          .explain = explain_label(t, classes, ignore)};
+}
+
 // A label that is no class is left for the loss to report.
 Kernel prepare_probability(const PrepareArgs& args) {
   const Shape t = args.node.inputs[kTarget].shape();
@@ -98,6 +137,18 @@ Kernel prepare_probability(const PrepareArgs& args) {
           .implementation = fused ? "fused with resize" : "row bands"};
 }
 
+Kernel prepare_probability_cuda(const PrepareArgs& args) {
+  const Shape t = args.node.inputs[kTarget].shape();
+  const auto ignore = static_cast<int32_t>(args.node.attrs.integer("ignore"));
+  const bool fused = is_fused(args.node), align = !fused || args.node.attrs.flag("align_corners");
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CUDA(a, upsample_label_probability, a.in[kLogits], a.in[kTarget].i32(), t[1], t[2], align,
+                            ignore, a.out[0].f32());
+              },
+          .implementation = fused ? "fused with resize, tiles" : "tiles"};
+}
+
 OpDef cross_entropy_op(const std::string& name) {
   return {.name = name,
           .infer = infer_ce,
@@ -105,6 +156,7 @@ OpDef cross_entropy_op(const std::string& name) {
           .flops = ce_flops,
           .layout = layout_first_blocked,
           .prepare_cpu = prepare_ce,
+          .prepare_cuda = prepare_ce_cuda,
           .optional_outputs = true};
 }
 
@@ -113,7 +165,8 @@ OpDef probability_op(const std::string& name) {
           .infer = infer_probability,
           .flops = ce_flops,
           .layout = layout_first_blocked,
-          .prepare_cpu = prepare_probability};
+          .prepare_cpu = prepare_probability,
+          .prepare_cuda = prepare_probability_cuda};
 }
 
 }  // namespace
@@ -145,7 +198,10 @@ Value label_probability(Value logits, Value target, int64_t ignore) {
 
 std::vector<OpDef> loss_ops() {
   return {
-      {.name = "label_weight_sum", .infer = infer_weight_sum, .prepare_cpu = prepare_weight_sum},
+      {.name = "label_weight_sum",
+       .infer = infer_weight_sum,
+       .prepare_cpu = prepare_weight_sum,
+       .prepare_cuda = prepare_weight_sum_cuda},
       cross_entropy_op("softmax_ce"),
       cross_entropy_op("upsample_softmax_ce"),
       cross_entropy_op("focal_ce"),

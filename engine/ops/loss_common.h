@@ -37,6 +37,11 @@ inline void require_classes(const int32_t* target, const Shape& t, int64_t bad, 
                target[bad], bad / (t[1] * t[2]), bad / t[2] % t[1], bad % t[2], classes - 1, ignore);
 }
 
+/// The same for the fault of a kernel with target as input 1.
+inline auto explain_label(const Shape& t, int64_t classes, int64_t ignore) {
+  return [=](std::span<const View> in, int64_t fault) { require_classes(in[1].i32(), t, fault, classes, ignore); };
+}
+
 /// Logits blocked, all else plain.
 inline void layout_first_blocked(LayoutChoice& c) {
   for (Layout& l : c.in) l = Layout::kNchw;

@@ -1,0 +1,37 @@
+// Sums over the threads of a block and over the blocks of a grid, in an order that depends on their number alone.
+// Included by *.cu only.
+#pragma once
+#include "kernels/cuda_compat.h"
+
+namespace convoy::CONVOY_DEVICE {
+
+/// Sum of one value per thread, right in thread 0. Called by all threads of a block; a block has whole warps.
+template <class T>
+__device__ T block_sum(T value) {
+  CONVOY_SHARED(T[32], of_warp);
+  const int thread = threadIdx.y * blockDim.x + threadIdx.x, warps = blockDim.x * blockDim.y / 32;
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) value += __shfl_down_sync(~0u, value, step);
+  __syncthreads();  // the sums of an earlier call have been read
+  if (thread % 32 == 0) of_warp[thread / 32] = value;
+  __syncthreads();
+  if (thread == 0)
+    for (int warp = 1; warp < warps; ++warp) value += of_warp[warp];
+  return value;
+}
+
+/// Sum of an array, right in thread 0. Called by all threads of the only block.
+template <class T>
+__device__ T array_sum(const T* __restrict__ values, int64_t count) {
+  const int thread = threadIdx.y * blockDim.x + threadIdx.x, threads = blockDim.x * blockDim.y;
+  T sum = 0;
+  for (int64_t i = thread; i < count; i += threads) sum += values[i];
+  return block_sum(sum);
+}
+
+/// Keeps the smallest position of wrong data (KernelArgs::fault of the engine).
+__device__ inline void report_fault(int64_t* fault, int64_t position) {
+  atomicMin(reinterpret_cast<unsigned long long*>(fault), static_cast<unsigned long long>(position));
+}
+
+}  // namespace convoy::CONVOY_DEVICE
