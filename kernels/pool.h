@@ -1,5 +1,6 @@
 // Max, average and adaptive average pooling with PyTorch's conventions.
 #pragma once
+#include "kernels/cuda_stream.h"
 #include "kernels/isa.h"
 #include "kernels/view.h"
 
@@ -36,3 +37,20 @@ CONVOY_CPU_KERNELS(void max_pool(const View& x, const Pool2d& pool, const View& 
                    void adaptive_avg_pool_backward(const View& dy, const View& dx);
                    void max_unpool(const View& z, const View& index, const View& y, int64_t* bad);
                    void max_unpool_backward(const View& dy, const View& index, const View& dz);)
+
+// On the GPU: nhwc images of fp32, fp16 or bf16, an nhwc index of int32, all in device memory, work enqueued on
+// `stream`. max_unpool puts the smallest bad position into *fault by a minimum and leaves it alone where there is none.
+// Throws std::invalid_argument on another layout or dtype, and on extents of adaptive pooling from 65535 on.
+CONVOY_CUDA_KERNELS(void max_pool(cudaStream_t stream, const View& x, const Pool2d& pool, const View& y,
+                                  const View* index);
+                    void max_pool_backward(cudaStream_t stream, const View& dy, const View& index, const Pool2d& pool,
+                                           const View& dx);
+                    void avg_pool(cudaStream_t stream, const View& x, const Pool2d& pool, const View& y);
+                    void avg_pool_backward(cudaStream_t stream, const View& dy, const Pool2d& pool, const View& dx);
+                    size_t adaptive_pool_cuda_workspace_bytes(const View& x, const View& y);
+                    void adaptive_avg_pool(cudaStream_t stream, const View& x, const View& y, float* workspace);
+                    void adaptive_avg_pool_backward(cudaStream_t stream, const View& dy, const View& dx);
+                    size_t max_unpool_cuda_workspace_bytes(const View& y);
+                    void max_unpool(cudaStream_t stream, const View& z, const View& index, const View& y,
+                                    int64_t* fault, int32_t* workspace);
+                    void max_unpool_backward(cudaStream_t stream, const View& dy, const View& index, const View& dz);)

@@ -102,31 +102,39 @@ Kernel prepare_max(const PrepareArgs& args) {
   const Pool2d pool = pool_of(args.node.attrs);
   return {.run =
               [=](const KernelArgs& a) {
-                CONVOY_CPU(max_pool, a.in[0], pool, a.out[0], a.out[1].data ? &a.out[1] : nullptr);
+                CONVOY_KERNEL(a, max_pool, a.in[0], pool, a.out[0], a.out[1].data ? &a.out[1] : nullptr);
               },
           .implementation = "max"};
 }
 Kernel prepare_max_backward(const PrepareArgs& args) {
   const Pool2d pool = pool_of(args.node.attrs);
-  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(max_pool_backward, a.in[0], a.in[1], pool, a.out[0]); },
+  return {.run = [=](const KernelArgs& a) { CONVOY_KERNEL(a, max_pool_backward, a.in[0], a.in[1], pool, a.out[0]); },
           .implementation = "gather"};
 }
 Kernel prepare_avg(const PrepareArgs& args) {
   const Pool2d pool = pool_of(args.node.attrs);
-  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(avg_pool, a.in[0], pool, a.out[0]); },
+  return {.run = [=](const KernelArgs& a) { CONVOY_KERNEL(a, avg_pool, a.in[0], pool, a.out[0]); },
           .implementation = "average"};
 }
 Kernel prepare_avg_backward(const PrepareArgs& args) {
   const Pool2d pool = pool_of(args.node.attrs);
-  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(avg_pool_backward, a.in[0], pool, a.out[0]); },
+  return {.run = [=](const KernelArgs& a) { CONVOY_KERNEL(a, avg_pool_backward, a.in[0], pool, a.out[0]); },
           .implementation = "gather"};
 }
 Kernel prepare_adaptive(const PrepareArgs&) {
   return {.run = [](const KernelArgs& a) { CONVOY_CPU(adaptive_avg_pool, a.in[0], a.out[0]); },
           .implementation = "average"};
 }
+Kernel prepare_adaptive_cuda(const PrepareArgs& args) {
+  return {.run =
+              [](const KernelArgs& a) {
+                CONVOY_CUDA(a, adaptive_avg_pool, a.in[0], a.out[0], static_cast<float*>(a.workspace));
+              },
+          .workspace_bytes = emulated::adaptive_pool_cuda_workspace_bytes(args.in[0], args.out[0]),
+          .implementation = "average"};
+}
 Kernel prepare_adaptive_backward(const PrepareArgs&) {
-  return {.run = [](const KernelArgs& a) { CONVOY_CPU(adaptive_avg_pool_backward, a.in[0], a.out[0]); },
+  return {.run = [](const KernelArgs& a) { CONVOY_KERNEL(a, adaptive_avg_pool_backward, a.in[0], a.out[0]); },
           .implementation = "gather"};
 }
 
@@ -146,19 +154,30 @@ std::vector<TensorInfo> infer_unpool_backward(const Node& node) {
 void grad_unpool(GradContext& g) {
   g.set(0, g.graph.append("max_unpool2d_backward", {g.d_output(), g.input(1)}));
 }
-Kernel prepare_unpool(const PrepareArgs& args) {
-  const int64_t h = args.out[0].h, w = args.out[0].w;
+[[noreturn]] void refuse_index(const View& index, const View& y, int64_t position) {
+  fail("index {} (of {}x{} planes, row by row) points outside of the {}x{} map", position, index.h, index.w, y.h, y.w);
+}
+Kernel prepare_unpool(const PrepareArgs&) {
   return {.run =
-              [=](const KernelArgs& a) {
+              [](const KernelArgs& a) {
                 int64_t bad = -1;
                 CONVOY_CPU(max_unpool, a.in[0], a.in[1], a.out[0], &bad);
-                CONVOY_CHECK(bad < 0, "index {} (of {}x{} planes, row by row) points outside of the {}x{} map", bad,
-                             a.in[1].h, a.in[1].w, h, w);
+                if (bad >= 0) refuse_index(a.in[1], a.out[0], bad);
               },
           .implementation = "scatter by block"};
 }
+Kernel prepare_unpool_cuda(const PrepareArgs& args) {
+  return {
+      .run =
+          [](const KernelArgs& a) {
+            CONVOY_CUDA(a, max_unpool, a.in[0], a.in[1], a.out[0], a.fault, static_cast<int32_t*>(a.workspace));
+          },
+      .workspace_bytes = emulated::max_unpool_cuda_workspace_bytes(args.out[0]),
+      .implementation = "last of each place",
+      .explain = [y = args.out[0]](std::span<const View> in, int64_t position) { refuse_index(in[1], y, position); }};
+}
 Kernel prepare_unpool_backward(const PrepareArgs&) {
-  return {.run = [](const KernelArgs& a) { CONVOY_CPU(max_unpool_backward, a.in[0], a.in[1], a.out[0]); },
+  return {.run = [](const KernelArgs& a) { CONVOY_KERNEL(a, max_unpool_backward, a.in[0], a.in[1], a.out[0]); },
           .implementation = "gather"};
 }
 
@@ -187,24 +206,43 @@ std::vector<OpDef> pool_ops() {
        .flops = window_flops,
        .layout = layout_blocked,
        .prepare_cpu = prepare_max,
+       .prepare_cuda = prepare_max,
        .optional_outputs = true},
       {.name = "max_pool2d_backward",
        .infer = infer_backward,
        .layout = layout_blocked,
-       .prepare_cpu = prepare_max_backward},
-      {.name = "avg_pool2d", .infer = infer_avg, .grad = grad_avg, .flops = window_flops, .prepare_cpu = prepare_avg},
-      {.name = "avg_pool2d_backward", .infer = infer_backward, .prepare_cpu = prepare_avg_backward},
-      {.name = "adaptive_avg_pool2d", .infer = infer_adaptive, .grad = grad_adaptive, .prepare_cpu = prepare_adaptive},
-      {.name = "adaptive_avg_pool2d_backward", .infer = infer_backward, .prepare_cpu = prepare_adaptive_backward},
+       .prepare_cpu = prepare_max_backward,
+       .prepare_cuda = prepare_max_backward},
+      {.name = "avg_pool2d",
+       .infer = infer_avg,
+       .grad = grad_avg,
+       .flops = window_flops,
+       .prepare_cpu = prepare_avg,
+       .prepare_cuda = prepare_avg},
+      {.name = "avg_pool2d_backward",
+       .infer = infer_backward,
+       .prepare_cpu = prepare_avg_backward,
+       .prepare_cuda = prepare_avg_backward},
+      {.name = "adaptive_avg_pool2d",
+       .infer = infer_adaptive,
+       .grad = grad_adaptive,
+       .prepare_cpu = prepare_adaptive,
+       .prepare_cuda = prepare_adaptive_cuda},
+      {.name = "adaptive_avg_pool2d_backward",
+       .infer = infer_backward,
+       .prepare_cpu = prepare_adaptive_backward,
+       .prepare_cuda = prepare_adaptive_backward},
       {.name = "max_unpool2d",
        .infer = infer_unpool,
        .grad = grad_unpool,
        .layout = layout_blocked,
-       .prepare_cpu = prepare_unpool},
+       .prepare_cpu = prepare_unpool,
+       .prepare_cuda = prepare_unpool_cuda},
       {.name = "max_unpool2d_backward",
        .infer = infer_unpool_backward,
        .layout = layout_blocked,
-       .prepare_cpu = prepare_unpool_backward},
+       .prepare_cpu = prepare_unpool_backward,
+       .prepare_cuda = prepare_unpool_backward},
   };
 }
 
