@@ -1,6 +1,6 @@
 # Device `emulated` of the library: kernels/*.cu compiled by g++ against kernels/emulator/, which runs them on the CPU.
 set(emulator_sources ${PROJECT_SOURCE_DIR}/kernels/emulator)
-set(emulator_runtime fibers.cpp barriers.cpp grid.cpp runtime.cpp)
+set(emulator_runtime fibers.cpp barriers.cpp grid.cpp runtime.cpp streams.cpp stream_order.cpp)
 list(TRANSFORM emulator_runtime PREPEND ${emulator_sources}/)
 
 # g++ takes a .cu file as C++ only by -x c++, for which CMake has no per-target switch: each gets a .cpp file that

@@ -18,7 +18,7 @@ endif()
 set(emulator_checker ${emulator_sources}/check.cpp ${emulator_sources}/check_hooks.cpp)
 set(emulator_tests ${PROJECT_SOURCE_DIR}/tests/emulator)
 
-convoy_as_cpp(emulator_bugs ${emulator_tests}/planted_bugs.cu)
+convoy_as_cpp(emulator_bugs ${emulator_tests}/planted_bugs.cu ${emulator_tests}/stream_bugs.cu)
 
 # The emulated kernels run beside their CPU twins, which must not be instrumented.
 set(emulator_cpu_objects)
@@ -65,11 +65,12 @@ function(convoy_emulator_flavour flavour)
       set_tests_properties(emulator_${name}_${flavour} PROPERTIES LABELS slow)
     endif()
   endfunction()
-  program(self SOURCES ${emulator_tests}/test_planted_bugs.cpp ${emulator_tests}/test_cuda_types.cpp
+  program(self SOURCES ${emulator_tests}/test_planted_bugs.cpp ${emulator_tests}/test_stream_bugs.cpp
+                       ${emulator_tests}/test_cuda_types.cpp
                OBJECTS $<TARGET_OBJECTS:convoy_emulated_bugs_${flavour}>)
   if(NOT arg_SELF_ONLY)
     file(GLOB sources CONFIGURE_DEPENDS ${emulator_tests}/test_*.cpp)
-    list(FILTER sources EXCLUDE REGEX "test_(planted_bugs|cuda_types)\\.cpp$")
+    list(FILTER sources EXCLUDE REGEX "test_(planted_bugs|stream_bugs|cuda_types)\\.cpp$")
     program(twins SOURCES ${sources}
                   OBJECTS ${emulator_cpu_objects} $<TARGET_OBJECTS:${emulated_kernels}>)
   endif()

@@ -4,8 +4,9 @@
 // thread, so every report can be reproduced.
 //
 // What orders two accesses: program order of a thread; block barriers (counted as epochs); __syncwarp (a vector clock
-// per thread over the 32 lanes of its warp); the end of a launch; and between blocks, a __threadfence followed by an
-// atomic in one block and a later atomic on the same address in the other.
+// per thread over the 32 lanes of its warp); between blocks, a __threadfence followed by an atomic in one block and a
+// later atomic on the same address in the other; between pieces of work (launches, copies) streams, events and waits of
+// the host, as vector clocks over streams say, whatever order they were executed in.
 #include "kernels/emulator/check.h"
 
 #include <link.h>
@@ -19,7 +20,7 @@
 #include <memory>
 #include <unordered_map>
 
-#include "kernels/emulator/state.h"
+#include "kernels/emulator/streams.h"
 
 namespace convoy::emulator {
 namespace {
@@ -46,6 +47,11 @@ struct Region {
 struct Range {
   uintptr_t low, high;
 };
+/// A piece of work that has run: a launch or a copy, which counts as one block.
+struct PastWork {
+  uint32_t first_run, stream, position;
+  std::string name;
+};
 
 std::map<const char*, std::unique_ptr<Region>, std::greater<>> regions;  // lower_bound: the one at or below an address
 Region* last_found;
@@ -57,6 +63,10 @@ std::vector<uint32_t> acquired;  // per block run of this grid: the last run tha
 std::vector<Range>
     host_ranges;  // loaded modules, this OS thread's stack and TLS: kernel arguments, constants, threadIdx
 uintptr_t program_base;
+std::vector<PastWork> past;   // by first_run; the last is the current one
+Clock now;                    // what comes before the current work
+Clock begun;                  // per stream: the last position that ran
+bool all_come_before = true;  // all of `past`
 
 int add_module(dl_phdr_info* info, size_t, void*) {
   if (!program_base) program_base = info->dlpi_addr;
@@ -93,9 +103,28 @@ std::string source(uint32_t pc) {
   return out;
 }
 
+const PastWork& work_of(uint32_t run) {
+  const auto after = std::upper_bound(past.begin(), past.end(), run,
+                                      [](uint32_t r, const PastWork& work) { return r < work.first_run; });
+  return *std::prev(after);
+}
+
+bool comes_before(uint32_t run) {
+  if (run == 0 || all_come_before) return true;
+  const PastWork& work = work_of(run);
+  return work.stream < now.size() && now[work.stream] >= work.position;
+}
+
 std::string name_of(const Access& a) {
+  if (a.block < first_run_of_grid) return "the " + work_of(a.block).name + (a.pc ? " (" + source(a.pc) + ")" : "");
   return "thread " + std::to_string(a.thread) + (a.block == block_run ? "" : " of another block") + " (" +
          source(a.pc) + ")";
+}
+
+// How the race of the running work with an earlier access is to be called.
+std::string race_with(const Access& earlier, const char* where) {
+  if (earlier.block >= first_run_of_grid) return std::string("data race") + where;
+  return std::string("data race between streams") + where + ", no event or wait stands between them";
 }
 
 [[noreturn]] void report(const std::string& what, uintptr_t pc) {
@@ -112,7 +141,7 @@ Region* find(const char* p) {
 
 // Whether the running thread comes after an earlier access.
 bool ordered(const Access& earlier, const Block& b) {
-  if (earlier.block < first_run_of_grid) return true;  // an earlier launch, or none
+  if (earlier.block < first_run_of_grid) return comes_before(earlier.block);
   if (earlier.block != block_run) {
     const size_t k = earlier.block - first_run_of_grid;
     return k < acquired.size() && acquired[k] == block_run;
@@ -149,7 +178,9 @@ void check_outside(const Block& b, const char* p, size_t bytes, const char* verb
 // Keeps two readers, of two warps if there are: enough to convict any later unordered write.
 void remember_read(Cell& cell, const Access& a) {
   const Access& first = cell.reads[0];
-  const bool keep_first = first.block == block_run && first.epoch == a.epoch && first.thread != a.thread;
+  const bool keep_first = first.block < first_run_of_grid
+                              ? !comes_before(first.block)
+                              : first.block == block_run && first.epoch == a.epoch && first.thread != a.thread;
   const Access& second = cell.reads[1];
   if (keep_first && second.block == block_run && second.epoch == a.epoch && first.thread / 32 != second.thread / 32)
     return;
@@ -164,12 +195,10 @@ void check_cell(Cell& cell, const Access& a, bool write, const Block& b, const c
     return (earlier.bytes & a.bytes) && !(a.atomic && earlier.atomic) && !ordered(earlier, b);
   };
   if (races(cell.write))
-    report(std::string("data race") + where + ": this " + verb + " and an unordered write by " + name_of(cell.write),
-           pc);
+    report(race_with(cell.write, where) + ": this " + verb + " and an unordered write by " + name_of(cell.write), pc);
   if (!write) return remember_read(cell, a);
   for (const auto& read : cell.reads)
-    if (races(read))
-      report(std::string("data race") + where + ": this write and an unordered read by " + name_of(read), pc);
+    if (races(read)) report(race_with(read, where) + ": this write and an unordered read by " + name_of(read), pc);
   cell.write = a;
   cell.initialised |= a.bytes;
   if (!a.atomic) cell.reads[0] = cell.reads[1] = Access{};
@@ -257,21 +286,53 @@ void check_range(const void* p, size_t bytes, bool valid, bool written) {
   regions[base] = std::move(region);
 }
 
-void check_written(const void* p, size_t bytes) {
-  const char* c = static_cast<const char*>(p);
-  Region* region = find(c);
-  if (!region) return;
-  if (c + bytes > region->base + region->size) throw Error("copy to the device runs past the end of its allocation");
-  const size_t offset = static_cast<size_t>(c - region->base);
-  for (size_t i = offset; i < offset + bytes; ++i)
-    region->cells[i / kGranule].initialised |= static_cast<uint8_t>(1u << (i % kGranule));
+void check_work_begin(const Work& work) {
+  now = work.clock;
+  const uint32_t stream = work.stream->number;
+  if (begun.size() < now.size()) begun.resize(now.size());
+  all_come_before = true;
+  for (size_t s = 0; s < begun.size(); ++s) {
+    if (s == stream) continue;
+    all_come_before &= begun[s] <= (s < now.size() ? now[s] : 0);
+  }
+  begun[stream] = std::max(begun[stream], work.position);
+  if (!work.step) return;
+  past.push_back({block_run + 1, stream, work.position, describe(work)});
+  first_run_of_grid = block_run + 1;
 }
 
-void check_host_read(const void* p, size_t bytes) {
-  const char* c = static_cast<const char*>(p);
-  const Region* region = find(c);
-  if (region && c + bytes > region->base + region->size)
-    throw Error("copy from the device runs past the end of its allocation");
+void check_host_access(const Touched& touched) {
+  const char* begin = static_cast<const char*>(touched.data);
+  Region* region = find(begin);
+  if (!region) return;
+  ++block_run;  // a block of one thread
+  first_run_of_grid = block_run;
+  const size_t offset = static_cast<size_t>(begin - region->base);
+  const size_t end = std::min(offset + touched.bytes, region->size);
+  Access self;
+  self.block = block_run;
+  for (size_t g = offset / kGranule; g * kGranule < end; ++g) {
+    const size_t first = g * kGranule;
+    const size_t low = first < offset ? offset - first : 0, high = std::min(kGranule, end - first);
+    self.bytes = static_cast<uint8_t>(((1u << high) - 1) & ~((1u << low) - 1));
+    Cell& cell = region->cells[g];
+    const auto races = [&](const Access& earlier) {
+      return (earlier.bytes & self.bytes) && !comes_before(earlier.block);
+    };
+    const Access* other = races(cell.write) ? &cell.write : nullptr;
+    if (touched.write)
+      for (const auto& read : cell.reads)
+        if (races(read)) other = &read;
+    if (other)
+      throw Error(race_with(*other, " in global memory") + ": the " + past.back().name + " and " + name_of(*other));
+    if (!touched.write) {
+      remember_read(cell, self);
+      continue;
+    }
+    cell.write = self;
+    cell.initialised |= self.bytes;
+    cell.reads[0] = cell.reads[1] = Access{};
+  }
 }
 
 void note_atomic(const void* p, size_t bytes) {

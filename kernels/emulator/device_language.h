@@ -17,7 +17,6 @@
 #define __launch_bounds__(...)
 #define __shared__ use_CONVOY_SHARED_or_CONVOY_DYNAMIC_SHARED
 #define CONVOY_UNCHECKED __attribute__((no_sanitize("thread", "undefined"), noinline))
-#define CONVOY_CALLER const char *file = __builtin_FILE(), int line = __builtin_LINE()
 
 namespace convoy::emulator {
 
@@ -33,7 +32,21 @@ int block_reduce(int predicate, BlockOp op, const char* file, int line);
 uint64_t warp_op(WarpOp op, unsigned mask, uint64_t value, int arg, int width, const char* file, int line);
 void* static_shared(const void* site, size_t bytes, size_t align);
 void* dynamic_shared();
-void run_grid(dim3 grid, dim3 block, size_t shared_bytes, void (*body)(void*), void* arg, const char* file, int line);
+
+/// A kernel's launch. `call` holds the kernel and its arguments; `body` runs one thread of it.
+struct Grid {
+  dim3 grid, block;
+  size_t shared_bytes;
+  const char* file;
+  int line;
+};
+/// Runs the kernel to its end. Throws Error.
+void run_grid(const Grid& grid, void (*body)(void*), void* call);
+/// Throws Error when a device would refuse the launch.
+void check_launch(const Grid& grid);
+/// Puts a launch on a stream. `run` is called once or never, `destroy` in any case.
+void enqueue_grid(const Grid& grid, cudaStream_t stream, void* call, void (*run)(const Grid&, const void* call),
+                  void (*destroy)(void* call));
 /// Ends the kernel that is running with an Error that also names launch, block and thread.
 [[noreturn]] void fail(const std::string& what);
 // Told to the checker; nothing in the other flavours.
@@ -61,18 +74,25 @@ struct Launch {
   int line = __builtin_LINE();
 };
 
-/// Runs the kernel to its end. Throws emulator::Error.
+/// Enqueues the kernel with arguments converted to its parameter types. Throws emulator::Error when the launch is
+/// refused or an earlier fault is known; under StreamOrder::kImmediate also for faults of the kernel itself.
 template <class... Params, class... Args>
 void launch(const Launch& l, void (*kernel)(Params...), Args&&... args) {
   struct Call {
     void (*kernel)(Params...);
     std::tuple<std::decay_t<Params>...> args;
-  } call{kernel, {static_cast<Params>(args)...}};
-  auto body = [](void* p) CONVOY_UNCHECKED {
-    auto& c = *static_cast<Call*>(p);
-    std::apply(c.kernel, c.args);
   };
-  emulator::run_grid(l.grid, l.block, l.shared_bytes, body, &call, l.file, l.line);
+  const auto run = [](const emulator::Grid& grid, const void* call) {
+    Call copy = *static_cast<const Call*>(call);  // kernels may read their arguments on this thread's stack
+    const auto body = [](void* p) CONVOY_UNCHECKED {
+      auto& c = *static_cast<Call*>(p);
+      std::apply(c.kernel, c.args);
+    };
+    emulator::run_grid(grid, body, &copy);
+  };
+  emulator::enqueue_grid({l.grid, l.block, l.shared_bytes, l.file, l.line}, l.stream,
+                         new Call{kernel, {static_cast<Params>(args)...}}, run,
+                         [](void* call) { delete static_cast<Call*>(call); });
 }
 
 }  // namespace convoy::CONVOY_DEVICE

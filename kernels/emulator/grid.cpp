@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "kernels/emulator/address_sanitizer.h"
-#include "kernels/emulator/state.h"
+#include "kernels/emulator/streams.h"
 
 __thread convoy::emulator::Index threadIdx, blockIdx, blockDim, gridDim;
 
@@ -23,8 +23,8 @@ __attribute__((weak)) void check_grid_begin() {}
 __attribute__((weak)) void check_block_begin() {}
 __attribute__((weak)) void check_warp_sync(unsigned, unsigned) {}
 __attribute__((weak)) void check_range(const void*, size_t, bool, bool) {}
-__attribute__((weak)) void check_written(const void*, size_t) {}
-__attribute__((weak)) void check_host_read(const void*, size_t) {}
+__attribute__((weak)) void check_work_begin(const Work&) {}
+__attribute__((weak)) void check_host_access(const Touched&) {}
 __attribute__((weak)) void note_atomic(const void*, size_t) {}
 __attribute__((weak)) void note_fence() {}
 
@@ -111,7 +111,8 @@ static bool run_block(Block& b) {
   return false;
 }
 
-static void check_launch(dim3 grid, dim3 block, size_t shared_bytes, const char* file, int line) {
+void check_launch(const Grid& launch) {
+  const auto& [grid, block, shared_bytes, file, line] = launch;
   std::string faults;
   auto limit = [&](const char* what, size_t value, size_t most) {
     if (value <= most && value != 0) return;
@@ -131,8 +132,8 @@ static void check_launch(dim3 grid, dim3 block, size_t shared_bytes, const char*
                 std::to_string(line));
 }
 
-void run_grid(dim3 grid, dim3 block, size_t shared_bytes, void (*body)(void*), void* arg, const char* file, int line) {
-  check_launch(grid, block, shared_bytes, file, line);
+void run_grid(const Grid& launch, void (*body)(void*), void* call) {
+  const dim3 grid = launch.grid, block = launch.block;
   std::unique_lock turn(check_lock, std::defer_lock);
   if (checked()) turn.lock();
   const uint64_t blocks = static_cast<uint64_t>(grid.x) * grid.y * grid.z;
@@ -149,10 +150,10 @@ void run_grid(dim3 grid, dim3 block, size_t shared_bytes, void (*body)(void*), v
     Block& b = block_of_this_os_thread();
     b.size = size;
     b.body = body;
-    b.arg = arg;
-    b.dynamic_bytes = shared_bytes;
-    b.launch_file = file;
-    b.launch_line = line;
+    b.arg = call;
+    b.dynamic_bytes = launch.shared_bytes;
+    b.launch_file = launch.file;
+    b.launch_line = launch.line;
     blockDim = {block.x, block.y, block.z};
     gridDim = {grid.x, grid.y, grid.z};
     for (unsigned i = 0; i < static_cast<unsigned>(size); ++i)

@@ -97,8 +97,5 @@ void check_block_begin();
 void check_warp_sync(unsigned warp, unsigned mask);
 /// Memory comes into use (valid) or goes out of use; `written` when its contents count as initialised.
 void check_range(const void* p, size_t bytes, bool valid, bool written);
-/// The host has written, or is about to read, device memory. Throws Error when that runs past an allocation's end.
-void check_written(const void* p, size_t bytes);
-void check_host_read(const void* p, size_t bytes);
 
 }  // namespace convoy::emulator
