@@ -1,10 +1,15 @@
 #include "engine/device.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <string_view>
 
 #include "engine/context.h"
 #include "engine/error.h"
+#include "kernels/emulator/emulator.h"
 
 namespace convoy {
 
@@ -12,9 +17,31 @@ namespace {
 
 constexpr size_t kMostStaged = size_t{16} << 20;  // larger copies go in pieces
 
+/// In what order the emulator runs what streams and events leave open: as late as can be, or as
+/// CONVOY_EMULATED_STREAMS says.
+void choose_stream_order() {
+  using emulator::StreamOrder;
+  const char* wanted = std::getenv("CONVOY_EMULATED_STREAMS");
+  const std::string text = wanted ? wanted : "lazy";
+  emulator::Options& options = emulator::options;
+  if (text == "immediate" || text == "lazy" || text == "others-first") {
+    options.stream_order = text == "immediate" ? StreamOrder::kImmediate
+                           : text == "lazy"    ? StreamOrder::kLazy
+                                               : StreamOrder::kOthersFirst;
+    return;
+  }
+  const std::string_view seed = std::string_view(text).substr(std::min<size_t>(text.size(), 7));
+  const auto [end, error] = std::from_chars(seed.data(), seed.data() + seed.size(), options.stream_seed);
+  CONVOY_CHECK(text.starts_with("random:") && error == std::errc() && end == seed.data() + seed.size(),
+               "CONVOY_EMULATED_STREAMS is immediate, lazy, others-first or random:SEED, not '{}'", text);
+  options.stream_order = StreamOrder::kRandom;
+}
+
 DeviceRuntime& runtime_of(DeviceKind kind) {
   CONVOY_CHECK(kind == DeviceKind::kEmulated, "device '{}' is not part of this build; use cpu or emulated",
                device_name(kind));
+  static std::once_flag once;
+  std::call_once(once, choose_stream_order);
   return emulated::device_runtime();
 }
 
