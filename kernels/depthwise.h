@@ -1,6 +1,7 @@
 // Depthwise 2-D convolution (groups = channels, one output channel each) and its gradients, blocked layout.
 #pragma once
 #include "kernels/conv2d.h"
+#include "kernels/cuda_stream.h"
 
 namespace convoy {
 
@@ -33,3 +34,15 @@ CONVOY_CPU_KERNELS(
     /// dw (C,1,kernel_h,kernel_w, plain) = gradient with respect to w.
     void depthwise_backward_weights(const View& x, const View& dy, int64_t kernel_h, int64_t kernel_w,
                                     const Conv2dParams& params, float* dw, float* workspace);)
+
+// On the GPU: nhwc images of fp32, fp16 or bf16, fp32 weights; else as above. Throws std::invalid_argument on another
+// layout or dtype and on too many taps.
+CONVOY_CUDA_KERNELS(void depthwise(cudaStream_t stream, const View& x, const float* w, int64_t kernel_h,
+                                   int64_t kernel_w, const float* bias, const Conv2dParams& params, const View& y);
+                    void depthwise_backward_data(cudaStream_t stream, const View& dy, const float* w, int64_t kernel_h,
+                                                 int64_t kernel_w, const Conv2dParams& params, const View& dx);
+                    void depthwise_backward_weights(cudaStream_t stream, const View& x, const View& dy,
+                                                    int64_t kernel_h, int64_t kernel_w, const Conv2dParams& params,
+                                                    float* dw, float* workspace);
+                    /// Bytes of `workspace` for depthwise_backward_weights.
+                    size_t depthwise_cuda_workspace_bytes(const View& dy, int64_t kernel_h, int64_t kernel_w);)
