@@ -71,7 +71,7 @@ View Session::located(int index, int lane) const {
   switch (value.place) {
     case PlanValue::Place::kArena:
       view.data = place_of(plan_->buffers[static_cast<size_t>(value.buffer)], lane) +
-                  static_cast<size_t>(value.channel_offset * view.h * view.w) * dtype_size(view.dtype);
+                  channel_offset_bytes(view, value.channel_offset);
       break;
     case PlanValue::Place::kGradient:
       view.data = on_device_ ? on_device_->gradient(value.slot) : graph_.parameters().gradient(value.slot);

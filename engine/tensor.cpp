@@ -41,6 +41,11 @@ size_t dense_bytes(const View& view) {
   return static_cast<size_t>(view.n * channels * view.h * view.w) * dtype_size(view.dtype);
 }
 
+size_t channel_offset_bytes(const View& image, int64_t first) {
+  const int64_t step = image.layout == Layout::kNhwc ? 1 : image.pixels();
+  return static_cast<size_t>(first * step) * dtype_size(image.dtype);
+}
+
 Tensor Tensor::empty(DType dtype, const Shape& shape) {
   Tensor t;
   t.dtype_ = dtype;

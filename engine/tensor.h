@@ -67,5 +67,7 @@ View nhwc_view(void* data, const Shape& shape);
 constexpr int64_t kDeviceChannelBlock = 8;
 /// Bytes that a view's geometry needs when it is dense.
 size_t dense_bytes(const View& view);
+/// Bytes from channel 0 of an image to channel `first`, a whole block where the layout is blocked.
+size_t channel_offset_bytes(const View& image, int64_t first);
 
 }  // namespace convoy

@@ -8,6 +8,7 @@
 #include "kernels/elementwise.h"
 
 #include "kernels/cuda_pixel_sums.h"
+#include "kernels/cuda_reduce.h"
 
 namespace convoy::CONVOY_DEVICE {
 namespace {
@@ -149,17 +150,6 @@ struct StoreGate {
 
 constexpr int kDotBlocks = 512;
 
-// The sum of the values that the threads of a block hold, in thread 0.
-__device__ double block_sum(double value) {
-  CONVOY_SHARED(double[kBlockThreads], shared);
-  shared[threadIdx.x] = value;
-  for (int half = kBlockThreads / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (static_cast<int>(threadIdx.x) < half) shared[threadIdx.x] += shared[threadIdx.x + half];
-  }
-  return threadIdx.x == 0 ? shared[0] : 0;
-}
-
 template <class T>
 __global__ void __launch_bounds__(kBlockThreads)
     dot_kernel(const T* __restrict__ a, const T* __restrict__ b, int64_t count, double* __restrict__ partial) {
@@ -173,9 +163,7 @@ __global__ void __launch_bounds__(kBlockThreads)
 
 __global__ void __launch_bounds__(kBlockThreads)
     dot_merge_kernel(const double* __restrict__ partial, int blocks, float* __restrict__ result) {
-  double sum = 0;
-  for (int i = threadIdx.x; i < blocks; i += kBlockThreads) sum += partial[i];
-  sum = block_sum(sum);
+  const double sum = array_sum(partial, blocks);
   if (threadIdx.x == 0) *result = static_cast<float>(sum);
 }
 

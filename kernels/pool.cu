@@ -10,6 +10,7 @@
 
 #include "kernels/cuda_image.h"
 #include "kernels/cuda_pixel_sums.h"
+#include "kernels/cuda_reduce.h"
 
 namespace convoy::CONVOY_DEVICE {
 namespace {
@@ -292,7 +293,7 @@ __global__ void __launch_bounds__(kBlockThreads, kWalkBlocks)
     if (place >= 0 && place < pixels)
       atomicMax(last + (n * pixels + place) * channels + c, p);
     else
-      atomicMin(reinterpret_cast<long long*>(fault), static_cast<long long>((n * channels + c) * plane + p));
+      report_fault(fault, (n * channels + c) * plane + p);
   });
 }
 

@@ -3,6 +3,7 @@
 #include "engine/ops.h"
 #include "engine/ops/common.h"
 #include "engine/ops/registry.h"
+#include "engine/tensor.h"
 #include "kernels/elementwise.h"
 #include "kernels/isa.h"
 #include "kernels/reorder.h"
@@ -78,8 +79,7 @@ void layout_first(LayoutChoice& c) {
 View channels_of(const View& whole, int64_t first, int64_t count) {
   View part = whole;
   part.c = count;
-  const int64_t step = whole.layout == Layout::kNhwc ? 1 : whole.pixels();
-  part.data = static_cast<char*>(whole.data) + static_cast<size_t>(first * step) * dtype_size(whole.dtype);
+  part.data = static_cast<char*>(whole.data) + channel_offset_bytes(whole, first);
   if (whole.layout == Layout::kNhwc) part.block = first + count == whole.c ? whole.blocks() * whole.block - first : 1;
   return part;
 }
