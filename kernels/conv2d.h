@@ -1,6 +1,7 @@
 // Dense and grouped 2-D convolution (cross-correlation): the plain implementation of the CPU device. It takes any
 // shape, grouping and pair of layouts; --direct-conv selects it, and it is what the faster ones are tested against.
 #pragma once
+#include "kernels/cuda_stream.h"
 #include "kernels/isa.h"
 #include "kernels/view.h"
 
@@ -39,3 +40,21 @@ CONVOY_CPU_KERNELS(
 
     /// dbias (O values) = sum of dy over images and pixels.
     void conv2d_backward_bias(const View& dy, float* dbias);)
+
+// On the GPU: images of fp32, fp16 or bf16 in device memory, fp32 weights. x is nhwc or nchw, every other image nhwc;
+// else as above. Throws std::invalid_argument on another layout or dtype.
+CONVOY_CUDA_KERNELS(
+    void conv2d_direct(cudaStream_t stream, const View& x, const float* w, int64_t kernel_h, int64_t kernel_w,
+                       const float* bias, const Conv2dParams& params, const View& y, float* workspace);
+    void conv2d_direct_backward_data(cudaStream_t stream, const View& dy, const float* w, int64_t kernel_h,
+                                     int64_t kernel_w, const Conv2dParams& params, const View& dx, float* workspace);
+    void conv2d_direct_backward_weights(cudaStream_t stream, const View& x, const View& dy, int64_t kernel_h,
+                                        int64_t kernel_w, const Conv2dParams& params, float* dw, float* workspace);
+    void conv2d_backward_bias(cudaStream_t stream, const View& dy, float* dbias, float* workspace);
+
+    /// Bytes of `workspace`: from x to y of conv2d_direct, from dy to dx of its input gradient.
+    size_t conv2d_direct_cuda_workspace_bytes(const View& source, const View& target, int64_t kernel_h,
+                                              int64_t kernel_w, int64_t groups);
+    size_t conv2d_direct_weights_cuda_workspace_bytes(const View& x, const View& dy, int64_t kernel_h, int64_t kernel_w,
+                                                      const Conv2dParams& params);
+    size_t conv2d_bias_cuda_workspace_bytes(const View& dy);)

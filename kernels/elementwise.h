@@ -53,6 +53,7 @@ CONVOY_CUDA_KERNELS(void add(cudaStream_t stream, const View& a, const View& b, 
                                              const View& dx);
                     void hardswish(cudaStream_t stream, const View& x, const View& y);
                     void hardswish_backward(cudaStream_t stream, const View& dy, const View& x, const View& dx);
+                    void add_bias(cudaStream_t stream, const View& x, const float* bias, const View& y);
                     void add_channel(cudaStream_t stream, const View& x, const View& v, const View& y);
                     void mul_channel(cudaStream_t stream, const View& x, const View& gate, const View& y);
                     size_t gate_cuda_workspace_bytes(const View& x);

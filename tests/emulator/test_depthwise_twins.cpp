@@ -1,34 +1,17 @@
 // kernels/depthwise.cu and depthwise_weights.cu in the emulator against the CPU twins.
 #include "kernels/depthwise.h"
-#include "tests/emulator/twins.h"
+#include "tests/emulator/conv_case.h"
 
 namespace convoy::test {
 namespace {
 
-struct Case {
-  Shape x;
-  int64_t kernel_h, kernel_w;
-  Conv2dParams p;
-
-  Shape y() const {
-    return {x.n, x.c, conv_extent(x.h, kernel_h, p.stride_h, p.pad_h, p.dilation_h),
-            conv_extent(x.w, kernel_w, p.stride_w, p.pad_w, p.dilation_w)};
-  }
-  int64_t weights() const { return x.c * kernel_h * kernel_w; }
-  std::string text() const {
-    return x.text() + " kernel " + std::to_string(kernel_h) + "x" + std::to_string(kernel_w) + " stride " +
-           std::to_string(p.stride_h) + "x" + std::to_string(p.stride_w) + " pad " + std::to_string(p.pad_h) + "x" +
-           std::to_string(p.pad_w) + " dilation " + std::to_string(p.dilation_h) + "x" + std::to_string(p.dilation_w);
-  }
-};
-
-Case square(Shape x, int64_t kernel, int64_t stride, int64_t pad, int64_t dilation = 1) {
-  return {x, kernel, kernel, {stride, stride, pad, pad, dilation, dilation, x.c}};
+ConvTwin square(Shape x, int64_t kernel, int64_t stride, int64_t pad, int64_t dilation = 1) {
+  return square_conv(x, x.c, kernel, stride, pad, dilation, x.c);
 }
 
 // The widths that slide with both strides and with dilations, also such as leave the image; asymmetric kernels and
 // strides; kernels, strides and paddings that no kernel is made for.
-std::vector<Case> cases() {
+std::vector<ConvTwin> cases() {
   return {
       square({2, 3, 5, 7}, 3, 1, 1),
       square({1, 33, 6, 9}, 3, 2, 1),
@@ -47,14 +30,14 @@ std::vector<Case> cases() {
       square({1, 300, 3, 5}, 3, 1, 1),
       square({1, 16, 2, 3}, 1, 4, 0),
       square({1, 8, 3, 4}, 3, 1, 3),
-      {{2, 8, 4, 9}, 1, 3, {1, 1, 0, 1, 1, 1, 8}},
-      {{2, 8, 4, 9}, 3, 1, {1, 1, 1, 0, 1, 1, 8}},
-      {{1, 24, 5, 12}, 3, 5, {2, 1, 1, 4, 1, 2, 24}},
-      {{1, 33, 5, 9}, 5, 3, {1, 2, 2, 1, 2, 1, 33}},
+      {{2, 8, 4, 9}, 8, 1, 3, {1, 1, 0, 1, 1, 1, 8}},
+      {{2, 8, 4, 9}, 8, 3, 1, {1, 1, 1, 0, 1, 1, 8}},
+      {{1, 24, 5, 12}, 24, 3, 5, {2, 1, 1, 4, 1, 2, 24}},
+      {{1, 33, 5, 9}, 33, 5, 3, {1, 2, 2, 1, 2, 1, 33}},
   };
 }
 
-void check(const Case& k, DType t, Placement p, bool with_bias) {
+void check(const ConvTwin& k, DType t, Placement p, bool with_bias) {
   INFO(k.text() << " " << dtype_name(t) << " placement " << static_cast<int>(p) << " bias " << with_bias);
   const auto x = typed_values("x", k.x.count(), t), dy = typed_values("dy", k.y().count(), t);
   const auto w = random_values("w", k.weights()), bias = random_values("bias", k.x.c);
@@ -83,7 +66,7 @@ void check(const Case& k, DType t, Placement p, bool with_bias) {
 
 TEST_CASE("depthwise convolution and its gradients equal the CPU's", "[depthwise]") {
   size_t turn = 0;
-  for (const Case& k : cases())
+  for (const ConvTwin& k : cases())
     for (const DType t : kFloatTypes) {
       // Padded is what a network's tensors are; of the other placements each case sees one.
       check(k, t, turn % 3 == 0 ? kPlacements[turn / 3 % 4] : Placement::kPadded, turn % 2 == 0);
