@@ -1,5 +1,5 @@
-// Sums over the threads of a block and over the blocks of a grid, in an order that depends on their number alone.
-// Included by *.cu only.
+// Sums over the threads of a block and over the blocks of a grid, in an order that depends on their number alone, and
+// faults. Included by *.cu only.
 #pragma once
 #include "kernels/cuda_compat.h"
 
@@ -27,6 +27,31 @@ __device__ T array_sum(const T* __restrict__ values, int64_t count) {
   T sum = 0;
   for (int64_t i = thread; i < count; i += threads) sum += values[i];
   return block_sum(sum);
+}
+
+/// Sum of the values of all threads before this one. Called by all threads of a block; a block has whole warps. total,
+/// where not null: the sum of all.
+template <class T>
+__device__ T block_exclusive_sum(T value, T* total = nullptr) {
+  CONVOY_SHARED(T[32], of_warp);
+  const int thread = threadIdx.y * blockDim.x + threadIdx.x, lane = thread % 32, warp = thread / 32;
+  const int warps = blockDim.x * blockDim.y / 32;
+  T sum = value;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const T other = __shfl_up_sync(~0u, sum, step);
+    if (lane >= step) sum += other;
+  }
+  __syncthreads();  // the sums of an earlier call have been read
+  if (lane == 31) of_warp[warp] = sum;
+  __syncthreads();
+  T before = 0, all = 0;
+  for (int k = 0; k < warps; ++k) {
+    if (k < warp) before += of_warp[k];
+    all += of_warp[k];
+  }
+  if (total) *total = all;
+  return before + sum - value;
 }
 
 /// Keeps the smallest position of wrong data (KernelArgs::fault of the engine).

@@ -38,6 +38,19 @@ Kernel prepare_threshold(const PrepareArgs& args) {
   });
 }
 
+// One rank: the device finds the threshold without the host.
+Kernel prepare_threshold_cuda(const PrepareArgs& args) {
+  const int64_t count = args.node.inputs[0].shape().count(), min_kept = args.node.attrs.integer("min_kept");
+  const auto thresh = static_cast<float>(args.node.attrs.real("thresh"));
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CUDA(a, hard_threshold, a.in[0].f32(), count, thresh, min_kept, a.out[0].f32(), a.out[1].f32(),
+                            a.workspace);
+              },
+          .workspace_bytes = selection_cuda_workspace_bytes(count),
+          .implementation = "histograms"};
+}
+
 // Inputs (target, probability, threshold).
 std::vector<TensorInfo> infer_keep(const Node& node) {
   const Shape& t = node.inputs[0].shape();
@@ -52,8 +65,8 @@ Kernel prepare_keep(const PrepareArgs& args) {
   const auto ignore = static_cast<int32_t>(args.node.attrs.integer("ignore"));
   return {.run =
               [=](const KernelArgs& a) {
-                CONVOY_CPU(keep_hard_labels, a.in[0].i32(), a.in[1].f32(), count, ignore, a.in[2].f32(),
-                           a.out[0].i32());
+                CONVOY_KERNEL(a, keep_hard_labels, a.in[0].i32(), a.in[1].f32(), count, ignore, a.in[2].f32(),
+                              a.out[0].i32());
               },
           .implementation = "elementwise"};
 }
@@ -75,14 +88,18 @@ Value keep_hard_labels(Value target, Value probability, Value threshold, int64_t
 
 std::vector<OpDef> loss_ohem_ops() {
   return {
-      {.name = "hard_threshold", .infer = infer_threshold, .layout = layout_plain, .prepare_cpu = prepare_threshold},
+      {.name = "hard_threshold",
+       .infer = infer_threshold,
+       .layout = layout_plain,
+       .prepare_cpu = prepare_threshold,
+       .prepare_cuda = prepare_threshold_cuda},
       {.name = "global_hard_threshold",
        .infer = infer_threshold,
        .layout = layout_plain,
        .prepare_cpu = prepare_threshold,
        .collective = true,
        .several_messages = true},
-      {.name = "keep_hard_labels", .infer = infer_keep, .prepare_cpu = prepare_keep},
+      {.name = "keep_hard_labels", .infer = infer_keep, .prepare_cpu = prepare_keep, .prepare_cuda = prepare_keep},
   };
 }
 
