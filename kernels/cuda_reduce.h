@@ -54,6 +54,16 @@ __device__ T block_exclusive_sum(T value, T* total = nullptr) {
   return before + sum - value;
 }
 
+/// Counts each lane's bin (none where it is negative) in an array in shared memory. Values next to each other are often
+/// in one bin: all that share the first lane's take one addition. Called by all lanes of a warp.
+__device__ inline void count_bins(unsigned* bins, int bin) {
+  const int of_first = __shfl_sync(~0u, bin, 0);
+  const unsigned same = __ballot_sync(~0u, bin == of_first);
+  const bool is_first = (threadIdx.y * blockDim.x + threadIdx.x) % 32 == 0;
+  if (bin >= 0 && (is_first || bin != of_first))
+    atomicAdd(&bins[bin], is_first ? static_cast<unsigned>(__popc(same)) : 1u);
+}
+
 /// Keeps the smallest position of wrong data (KernelArgs::fault of the engine).
 __device__ inline void report_fault(int64_t* fault, int64_t position) {
   atomicMin(reinterpret_cast<unsigned long long*>(fault), static_cast<unsigned long long>(position));

@@ -5,6 +5,7 @@
 #include "engine/ops/registry.h"
 #include "engine/ops/selection.h"
 #include "kernels/multibox.h"
+#include "kernels/selection.h"
 
 namespace convoy {
 
@@ -25,6 +26,12 @@ std::vector<TensorInfo> infer_hardness(const Node& node) {
   return {{DType::kF32, {x[0], x[1]}}, {DType::kF32, {2}}};
 }
 
+/// Throws naming anchor `bad` of classes (N,A), when there is one, whose class is none of the logits' (N,A,C).
+void require_box_classes(const int32_t* classes, const Shape& x, int64_t bad) {
+  CONVOY_CHECK(bad < 0, "anchor {} of image {} is of class {}, classes are 0 (background) to {}", bad % x[1],
+               bad / x[1], classes[bad], x[2] - 1);
+}
+
 Kernel prepare_hardness(const PrepareArgs& args) {
   const Shape x = args.node.inputs[0].shape();
   const auto ratio = static_cast<float>(args.node.attrs.real("ratio"));
@@ -34,10 +41,22 @@ Kernel prepare_hardness(const PrepareArgs& args) {
                 const int32_t* classes = a.in[1].i32();
                 CONVOY_CPU(box_hardness, a.in[0].f32(), classes, x[0], x[1], x[2], ratio, a.out[0].f32(),
                            a.out[1].f32(), &bad);
-                CONVOY_CHECK(bad < 0, "anchor {} of image {} is of class {}, classes are 0 (background) to {}",
-                             bad % x[1], bad / x[1], classes[bad], x[2] - 1);
+                require_box_classes(classes, x, bad);
               },
           .implementation = "anchors"};
+}
+
+Kernel prepare_hardness_cuda(const PrepareArgs& args) {
+  const Shape x = args.node.inputs[0].shape();
+  const auto ratio = static_cast<float>(args.node.attrs.real("ratio"));
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CUDA(a, box_hardness, a.in[0].f32(), a.in[1].i32(), x[0], x[1], x[2], ratio, a.out[0].f32(),
+                            a.out[1].f32(), a.fault, a.workspace);
+              },
+          .workspace_bytes = multibox_cuda_workspace_bytes(x[0], x[1]),
+          .implementation = "anchors",
+          .explain = [=](std::span<const View> in, int64_t fault) { require_box_classes(in[1].i32(), x, fault); }};
 }
 
 // Inputs (hardness, counts over all lanes). Output (3): BoxSelection as floats.
@@ -97,6 +116,19 @@ Kernel prepare_selection(const PrepareArgs& args) {
   });
 }
 
+// One rank: the device selects without the host.
+Kernel prepare_selection_cuda(const PrepareArgs& args) {
+  const Shape shape = args.node.inputs[0].shape();
+  const int64_t without_positives = args.node.attrs.integer("without_positives");
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CUDA(a, box_selection, a.in[0].f32(), shape[0], shape[1], a.in[1].f32(), without_positives,
+                            a.out[0].f32(), a.workspace);
+              },
+          .workspace_bytes = selection_cuda_workspace_bytes(shape.count()),
+          .implementation = "histograms"};
+}
+
 enum { kLoc, kConf, kBoxes, kClasses, kHardness, kSelection, kCounts };
 
 std::vector<TensorInfo> infer_multibox(const Node& node) {
@@ -129,6 +161,21 @@ Kernel prepare_multibox(const PrepareArgs& args) {
           .implementation = "anchors"};
 }
 
+Kernel prepare_multibox_cuda(const PrepareArgs& args) {
+  const Shape x = args.node.inputs[kConf].shape();
+  const auto alpha = static_cast<float>(args.node.attrs.real("alpha"));
+  const bool shared = args.node.attrs.flag("shared");
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CUDA(a, multibox_loss, a.in[kLoc].f32(), a.in[kConf].f32(), a.in[kBoxes].f32(),
+                            a.in[kClasses].i32(), a.in[kHardness].f32(), x[0], x[1], x[2], alpha,
+                            a.in[kSelection].f32(), shared ? a.step.first_slot : 0, a.in[kCounts].f32() + 1,
+                            a.out[0].f32(), a.out[1].f32(), a.out[2].f32(), a.workspace);
+              },
+          .workspace_bytes = multibox_cuda_workspace_bytes(x[0], x[1]),
+          .implementation = "anchors"};
+}
+
 }  // namespace
 
 Value multibox_loss(Value loc, Value conf, Value boxes, Value classes, const MultiboxOptions& options) {
@@ -146,8 +193,14 @@ Value multibox_loss(Value loc, Value conf, Value boxes, Value classes, const Mul
 
 std::vector<OpDef> loss_box_ops() {
   return {
-      {.name = "box_hardness", .infer = infer_hardness, .prepare_cpu = prepare_hardness},
-      {.name = "box_selection", .infer = infer_selection, .prepare_cpu = prepare_selection},
+      {.name = "box_hardness",
+       .infer = infer_hardness,
+       .prepare_cpu = prepare_hardness,
+       .prepare_cuda = prepare_hardness_cuda},
+      {.name = "box_selection",
+       .infer = infer_selection,
+       .prepare_cpu = prepare_selection,
+       .prepare_cuda = prepare_selection_cuda},
       {.name = "global_box_selection",
        .infer = infer_selection,
        .prepare_cpu = prepare_selection,
@@ -157,6 +210,7 @@ std::vector<OpDef> loss_box_ops() {
        .infer = infer_multibox,
        .grad = grad_multibox,
        .prepare_cpu = prepare_multibox,
+       .prepare_cuda = prepare_multibox_cuda,
        .optional_outputs = true},
   };
 }

@@ -26,6 +26,18 @@ Kernel prepare_bce(const PrepareArgs& args) {
           .implementation = "serial"};
 }
 
+Kernel prepare_bce_cuda(const PrepareArgs& args) {
+  const int64_t count = args.node.inputs[0].shape().count();
+  const double scale = args.node.attrs.real("scale");
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CUDA(a, bce_with_logits, a.in[0].f32(), a.in[1].f32(), count, scale, a.out[0].f32(),
+                            a.out[1].f32(), static_cast<double*>(a.workspace));
+              },
+          .workspace_bytes = static_cast<size_t>(plain_loss_parts(count)) * sizeof(double),
+          .implementation = "parts"};
+}
+
 Kernel prepare_smooth_l1(const PrepareArgs& args) {
   const int64_t count = args.node.inputs[0].shape().count();
   const double beta = args.node.attrs.real("beta"), scale = args.node.attrs.real("scale");
@@ -34,6 +46,18 @@ Kernel prepare_smooth_l1(const PrepareArgs& args) {
                 CONVOY_CPU(smooth_l1, a.in[0].f32(), a.in[1].f32(), count, beta, scale, a.out[0].f32(), a.out[1].f32());
               },
           .implementation = "serial"};
+}
+
+Kernel prepare_smooth_l1_cuda(const PrepareArgs& args) {
+  const int64_t count = args.node.inputs[0].shape().count();
+  const double beta = args.node.attrs.real("beta"), scale = args.node.attrs.real("scale");
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CUDA(a, smooth_l1, a.in[0].f32(), a.in[1].f32(), count, beta, scale, a.out[0].f32(),
+                            a.out[1].f32(), static_cast<double*>(a.workspace));
+              },
+          .workspace_bytes = static_cast<size_t>(plain_loss_parts(count)) * sizeof(double),
+          .implementation = "parts"};
 }
 
 std::vector<TensorInfo> infer_counts(const Node& node) {
@@ -63,6 +87,23 @@ Kernel prepare_presence(const PrepareArgs& args) {
           .implementation = "count"};
 }
 
+// Counts of the labels of all images, or presence per image.
+Kernel prepare_counts_cuda(const PrepareArgs& args) {
+  const Shape t = args.node.inputs[0].shape();
+  const int64_t classes = args.node.attrs.integer("classes");
+  const bool presence = args.node.op->name == "class_presence";
+  const int64_t rows = presence ? t[0] : 1, count = t.count() / rows;
+  return {.run =
+              [=](const KernelArgs& a) {
+                if (presence)
+                  CONVOY_CUDA(a, class_presence, a.in[0].i32(), rows, count, classes, a.out[0].f32(), a.workspace);
+                else
+                  CONVOY_CUDA(a, label_counts, a.in[0].i32(), rows, count, classes, a.out[0].f32(), a.workspace);
+              },
+          .workspace_bytes = label_counts_cuda_workspace_bytes(rows, classes),
+          .implementation = "count"};
+}
+
 // Inputs (part, total): a lane's part of a mean cross entropy and that mean. Outputs (loss, slope).
 std::vector<TensorInfo> infer_focal_of_mean(const Node& node) {
   require_shape(node, 0, {});
@@ -84,6 +125,16 @@ Kernel prepare_focal_of_mean(const PrepareArgs& args) {
                 *a.out[0].f32() = static_cast<float>(alpha * power * part);
                 const double bent = q > 0 ? gamma * power / q * p * mean : 0;
                 *a.out[1].f32() = static_cast<float>(alpha * (power + bent));
+              },
+          .implementation = "scalar"};
+}
+
+Kernel prepare_focal_of_mean_cuda(const PrepareArgs& args) {
+  const double alpha = args.node.attrs.real("alpha"), gamma = args.node.attrs.real("gamma");
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CUDA(a, focal_of_mean, a.in[0].f32(), a.in[1].f32(), alpha, gamma, a.out[0].f32(),
+                            a.out[1].f32());
               },
           .implementation = "scalar"};
 }
@@ -118,6 +169,7 @@ std::vector<OpDef> loss_plain_ops() {
        .grad = grad_by_unit,
        .layout = layout_plain,
        .prepare_cpu = prepare_bce,
+       .prepare_cuda = prepare_bce_cuda,
        .takes_slices = false,
        .optional_outputs = true},
       {.name = "smooth_l1",
@@ -125,14 +177,22 @@ std::vector<OpDef> loss_plain_ops() {
        .grad = grad_by_unit,
        .layout = layout_plain,
        .prepare_cpu = prepare_smooth_l1,
+       .prepare_cuda = prepare_smooth_l1_cuda,
        .takes_slices = false,
        .optional_outputs = true},
-      {.name = "label_counts", .infer = infer_counts, .prepare_cpu = prepare_counts},
-      {.name = "class_presence", .infer = infer_counts, .prepare_cpu = prepare_presence},
+      {.name = "label_counts",
+       .infer = infer_counts,
+       .prepare_cpu = prepare_counts,
+       .prepare_cuda = prepare_counts_cuda},
+      {.name = "class_presence",
+       .infer = infer_counts,
+       .prepare_cpu = prepare_presence,
+       .prepare_cuda = prepare_counts_cuda},
       {.name = "focal_of_mean",
        .infer = infer_focal_of_mean,
        .grad = grad_focal_of_mean,
-       .prepare_cpu = prepare_focal_of_mean},
+       .prepare_cpu = prepare_focal_of_mean,
+       .prepare_cuda = prepare_focal_of_mean_cuda},
   };
 }
 
