@@ -13,7 +13,10 @@ namespace convoy {
 namespace fs = std::filesystem;
 namespace {
 
-const std::string kVelocityPrefix = "optimizer.momentum.";
+/// "optimizer.momentum.conv.weight"
+std::string state_tensor_name(const OptimizerState& state, const Parameter& parameter) {
+  return "optimizer." + state.name + "." + parameter.name;
+}
 
 /// Looks tensors up and copies them; remembers what does not fit.
 class Restorer {
@@ -46,17 +49,17 @@ class Restorer {
 }  // namespace
 
 std::vector<NamedTensor> state_tensors(ParamStore& store) {
-  store.require_velocities();
   std::vector<NamedTensor> tensors;
   for (size_t i = 0; i < store.parameters().size(); ++i) {
     const Parameter& p = store.parameters()[i];
     const auto index = static_cast<int64_t>(i);
     tensors.push_back(
         {.name = p.name, .dtype = ElementType::kF32, .shape = p.shape.to_vector(), .data = store.value(index)});
-    tensors.push_back({.name = kVelocityPrefix + p.name,
-                       .dtype = ElementType::kF32,
-                       .shape = p.shape.to_vector(),
-                       .data = store.velocity(index)});
+    for (size_t k = 0; k < store.optimizer_states().size(); ++k)
+      tensors.push_back({.name = state_tensor_name(store.optimizer_states()[k], p),
+                         .dtype = ElementType::kF32,
+                         .shape = p.shape.to_vector(),
+                         .data = store.optimizer_state(k, index)});
   }
   for (const Buffer& b : store.buffers())
     tensors.push_back({.name = b.name,
@@ -68,12 +71,13 @@ std::vector<NamedTensor> state_tensors(ParamStore& store) {
 
 void restore_tensors(const CheckpointState& checkpoint, const std::string& source, ParamStore& store, bool optimizer) {
   Restorer restorer(checkpoint, source);
-  if (optimizer) store.require_velocities();
   for (size_t i = 0; i < store.parameters().size(); ++i) {
     const Parameter& p = store.parameters()[i];
     const auto index = static_cast<int64_t>(i);
     restorer.copy(p.name, p.shape, ElementType::kF32, store.value(index));
-    if (optimizer) restorer.copy(kVelocityPrefix + p.name, p.shape, ElementType::kF32, store.velocity(index));
+    for (size_t k = 0; optimizer && k < store.optimizer_states().size(); ++k)
+      restorer.copy(state_tensor_name(store.optimizer_states()[k], p), p.shape, ElementType::kF32,
+                    store.optimizer_state(k, index));
   }
   for (Buffer& b : store.buffers())
     restorer.copy(b.name, b.value.shape(), element_type(b.value.dtype()), b.value.view().data);

@@ -11,12 +11,12 @@
 
 namespace convoy {
 
-/// Parameters and buffers under their own names, velocities as "optimizer.momentum.<name>". The tensors borrow the
+/// Parameters and buffers under their own names, optimizer states as "optimizer.<state>.<name>". The tensors borrow the
 /// store's memory.
 std::vector<NamedTensor> state_tensors(ParamStore& store);
 
 /// Copies a checkpoint's tensors into the store. Throws Error listing the tensors that are missing or have another
-/// shape. `optimizer`: velocities too.
+/// shape. `optimizer`: the store's optimizer states too.
 void restore_tensors(const CheckpointState& checkpoint, const std::string& source, ParamStore& store, bool optimizer);
 
 /// Names, colours and file values of the classes as JSON and back.

@@ -214,7 +214,9 @@ void plan(const PlanArguments& args) {
   double copied = 0;
   for (const Launch& launch : p.launches) copied += static_cast<double>(launch.copied_bytes);
   const auto state = static_cast<double>(step.store.total()) * 4;
-  const double weights = state, gradients = args.eval ? 0 : state, velocities = args.eval ? 0 : state;
+  const Optimizer::Options update = optimizer_options(config);
+  const double weights = state, gradients = args.eval ? 0 : state;
+  const double states = args.eval ? 0 : state * update_states({.kind = update.kind, .momentum = update.momentum});
   const double input = static_cast<double>(step.shape.count()) * 4 * (args.eval ? 1.0 : 4.0 / 3);
   const double loader =
       args.eval ? 0 : input * 4;  // the batches that the loader holds ready or in work, and one in use
@@ -225,7 +227,7 @@ void plan(const PlanArguments& args) {
     message_bytes += Plan::message_floats(launch) * sizeof(float);
   }
   for (const GradientBucket& b : p.buckets) bucket_bytes += b.bytes;
-  const double peak = activations + weights + gradients + velocities + (args.eval ? input : loader);
+  const double peak = activations + weights + gradients + states + (args.eval ? input : loader);
   const double macs = forward_macs(config, options, size);
   std::vector<const PlanValue*> largest;
   for (const PlanValue& v : p.values)
@@ -257,7 +259,7 @@ void plan(const PlanArguments& args) {
                                               {"most_alive_bytes", p.lower_bound_bytes},
                                               {"parameter_bytes", weights},
                                               {"gradient_bytes", gradients},
-                                              {"optimizer_bytes", velocities},
+                                              {"optimizer_bytes", states},
                                               {"predicted_peak_bytes", peak},
                                               {"copied_bytes", copied},
                                               {"messages", messages},
@@ -286,7 +288,7 @@ void plan(const PlanArguments& args) {
   fmt::print("activations          {:.1f} MiB in one arena ({:.1f} MiB alive at once)\n", mib(activations),
              mib(static_cast<double>(p.lower_bound_bytes)));
   fmt::print("weights              {:.1f} MiB, gradients {:.1f} MiB, optimizer {:.1f} MiB\n", mib(weights),
-             mib(gradients), mib(velocities));
+             mib(gradients), mib(states));
   fmt::print("predicted peak       {:.1f} MiB{}\n", mib(peak),
              args.eval ? " with the input" : " with the loader's batches");
   fmt::print("copied by layout     {:.2f} MiB (reorders, concats and slices that could not be views)\n", mib(copied));

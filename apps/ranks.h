@@ -31,7 +31,7 @@ void check_same(Communicator& communicator, const std::string& what, const std::
 /// Checks that all ranks run the same program, by the same instruction set, with the same configuration.
 void check_same_start(Communicator& communicator, const Config& config);
 
-/// Checks that all ranks hold the same weights, velocities and running statistics, bit for bit.
+/// Checks that all ranks hold the same weights, optimizer states and running statistics, bit for bit.
 void check_same_state(Communicator& communicator, ParamStore& store, int64_t step);
 
 /// Gives every rank rank 0's running statistics, for batch norms whose ranks keep their own.

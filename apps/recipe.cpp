@@ -14,7 +14,6 @@ void require_supported(const Config& config) {
     if (!available) missing.push_back(setting);
   };
   const std::string& bn = config.model.bn_type;
-  need(config.solver.optimizer == "sgd", "SOLVER.OPTIMIZER " + config.solver.optimizer);
   need(bn == "BN" || bn == "SyncBN" || bn == "nnSyncBN", "MODEL.BN_TYPE " + bn);
   CONVOY_CHECK(missing.empty(), "not available yet: {}; remove it from the configuration", fmt::join(missing, ", "));
 }
@@ -126,6 +125,14 @@ LrSchedule lr_schedule(const Config& config, int64_t steps_per_epoch) {
   schedule.gamma = solver.step.gamma;
   for (const int64_t epoch : solver.step.decay_epoch) schedule.milestones.push_back(epoch * steps_per_epoch);
   return schedule;
+}
+
+Optimizer::Options optimizer_options(const Config& config) {
+  const SolverConfig& solver = config.solver;
+  return {.kind = update_kind(solver.optimizer),
+          .momentum = solver.momentum,
+          .eps = solver.epsilon,
+          .max_norm = solver.max_grad_norm};
 }
 
 std::vector<OptimizerGroup> parameter_groups(const Config& config, const Network& network, ParamStore& store) {

@@ -11,6 +11,9 @@
 
 namespace convoy {
 
+/// SOLVER.OPTIMIZER and what belongs to it.
+Optimizer::Options optimizer_options(const Config& config);
+
 /// Throws Error ("not available yet: ...") naming every setting that this version cannot honour. Nothing that is set
 /// is silently ignored.
 void require_supported(const Config& config);

@@ -85,7 +85,7 @@ struct BenchmarkStep::Parts {
   std::vector<float> images;
   std::vector<int32_t> labels;
   std::unique_ptr<Session> session;
-  std::unique_ptr<SgdOptimizer> optimizer;
+  std::unique_ptr<Optimizer> optimizer;
   int64_t step = 0;
 
   Parts(const StepBenchmarkOptions& o, std::shared_ptr<Communicator> communicator)
@@ -117,8 +117,8 @@ BenchmarkStep::BenchmarkStep(const StepBenchmarkOptions& o, int64_t global_image
   p.session = std::make_unique<Session>(p.graph, sum_over_lanes({loss}), Lanes{.images = o.batch});
   p.session->bind("image", p.images.data());
   p.session->bind("target", p.labels.data());
-  p.optimizer = std::make_unique<SgdOptimizer>(
-      p.store, std::vector<OptimizerGroup>{{.name = "all", .weight_decay = 1e-4}}, SgdOptimizer::Options{});
+  p.optimizer = std::make_unique<Optimizer>(p.store, std::vector<OptimizerGroup>{{.name = "all", .weight_decay = 1e-4}},
+                                            Optimizer::Options{});
 }
 
 BenchmarkStep::~BenchmarkStep() = default;

@@ -84,8 +84,7 @@ Trainer::Trainer(const Config& config, const TrainerOptions& options)
   require_fitting(*network_, config_.model.model_name, config_.train.crop_size);
   training_step_ = std::make_unique<TrainingStep>(context_, store_, *network_, config_, shard_);
   check_same(*communicator_, "sequence of exchanges", training_step_->plan().exchanges());
-  optimizer_ = std::make_unique<SgdOptimizer>(store_, std::move(groups),
-                                              SgdOptimizer::Options{.momentum = config_.solver.momentum});
+  optimizer_ = std::make_unique<Optimizer>(store_, std::move(groups), optimizer_options(config_));
   predictor_ =
       std::make_unique<Predictor>(context_, store_, *network_, normalization(config_), prediction_options(config_));
 

@@ -108,7 +108,7 @@ class Trainer {
   ParamStore store_;
   std::unique_ptr<Network> network_;
   std::unique_ptr<TrainingStep> training_step_;
-  std::unique_ptr<SgdOptimizer> optimizer_;
+  std::unique_ptr<Optimizer> optimizer_;
   LrSchedule schedule_;
   std::unique_ptr<Predictor> predictor_;
 

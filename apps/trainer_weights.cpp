@@ -62,9 +62,14 @@ std::vector<std::vector<size_t>> reference_groups(const ParamStore& store, const
   return order;
 }
 
-/// Copies the momentum buffers of a reference checkpoint into the velocities. Throws Error where it cannot be known
-/// whose they are. Returns the trained parameters of which the file has none; theirs stays zero.
-std::vector<std::string> restore_momentum(const WeightsFile& file, ParamStore& store, const Network& network) {
+/// PyTorch's name of an optimizer state.
+std::string reference_state_name(const OptimizerState& state) {
+  return state.name == "momentum" ? "momentum_buffer" : state.name;
+}
+
+/// Copies the optimizer states of a reference checkpoint. Throws Error where it cannot be known whose they are. Returns
+/// the trained parameters of which the file has none; theirs stay zero.
+std::vector<std::string> restore_states(const WeightsFile& file, ParamStore& store, const Network& network) {
   const std::string path = file.path().string();
   const std::vector<size_t> sizes = group_sizes(file);
   const auto order = reference_groups(store, network, sizes.size());
@@ -74,36 +79,42 @@ std::vector<std::string> restore_momentum(const WeightsFile& file, ParamStore& s
     parameters.insert(parameters.end(), group.begin(), group.end());
   }
   CONVOY_CHECK(!sizes.empty() && sizes == wanted_sizes,
-               "{}: its optimizer has groups of {} parameters, this network's would have {}: the momentum cannot be "
+               "{}: its optimizer has groups of {} parameters, this network's would have {}: its states cannot be "
                "assigned. Start from its weights by TRAIN.PRETRAINED_MODEL_PATH instead of --resume",
                path, sizes.empty() ? "no" : fmt::format("{}", fmt::join(sizes, ", ")), fmt::join(wanted_sizes, ", "));
-  store.require_velocities();
-  std::set<size_t> restored;
-  for (size_t i = 0; i < file.tensors().size(); ++i) {
+  std::map<std::string, std::set<size_t>> restored;
+  for (size_t t = 0; t < file.tensors().size() * store.optimizer_states().size(); ++t) {
+    const size_t i = t / store.optimizer_states().size(), k = t % store.optimizer_states().size();
     const WeightInfo& info = file.tensors()[i];
-    const auto number = number_between_parts(info.name, "optimizer/state/", "/momentum_buffer");
+    const std::string state = reference_state_name(store.optimizer_states()[k]);
+    const auto number = number_between_parts(info.name, "optimizer/state/", "/" + state);
     if (!number) continue;
-    CONVOY_CHECK(*number < parameters.size(), "{}: momentum of parameter {}, the network has {}", path, *number,
+    CONVOY_CHECK(*number < parameters.size(), "{}: {} of parameter {}, the network has {}", path, state, *number,
                  parameters.size());
     const Parameter& parameter = store.parameters()[parameters[*number]];
-    CONVOY_CHECK(
-        info.shape == parameter.shape.to_vector(),
-        "{}: the momentum of parameter {} has shape ({}), {} has ({}): the order of parameters is another one. "
-        "Start from its weights by TRAIN.PRETRAINED_MODEL_PATH instead of --resume",
-        path, *number, fmt::join(info.shape, ", "), parameter.name, fmt::join(parameter.shape.to_vector(), ", "));
-    const NamedTensor momentum = file.tensor(i);
-    require_usable_values(momentum, path);
-    const std::vector<float> values = to_floats(momentum);
-    std::copy(values.begin(), values.end(), store.velocity(static_cast<int64_t>(parameters[*number])));
-    restored.insert(parameters[*number]);
+    CONVOY_CHECK(info.shape == parameter.shape.to_vector(),
+                 "{}: the {} of parameter {} has shape ({}), {} has ({}): the order of parameters is another one. "
+                 "Start from its weights by TRAIN.PRETRAINED_MODEL_PATH instead of --resume",
+                 path, state, *number, fmt::join(info.shape, ", "), parameter.name,
+                 fmt::join(parameter.shape.to_vector(), ", "));
+    const NamedTensor tensor = file.tensor(i);
+    require_usable_values(tensor, path);
+    const std::vector<float> values = to_floats(tensor);
+    std::copy(values.begin(), values.end(), store.optimizer_state(k, static_cast<int64_t>(parameters[*number])));
+    restored[state].insert(parameters[*number]);
   }
-  CONVOY_CHECK(!restored.empty(),
-               "{}: its optimizer holds no momentum: it was not SGD with momentum, or has not taken a step. Start from "
-               "its weights by TRAIN.PRETRAINED_MODEL_PATH instead of --resume",
-               path);
   std::vector<std::string> missing;
-  for (size_t p : parameters)
-    if (store.parameters()[p].has_gradient && !restored.contains(p)) missing.push_back(store.parameters()[p].name);
+  for (const OptimizerState& kept : store.optimizer_states()) {
+    const std::string state = reference_state_name(kept);
+    CONVOY_CHECK(
+        !restored[state].empty(),
+        "{}: its optimizer holds no {}: SOLVER.OPTIMIZER is another one, or it has not taken a step. Start from "
+        "its weights by TRAIN.PRETRAINED_MODEL_PATH instead of --resume",
+        path, kept.name);
+    for (size_t p : parameters)
+      if (store.parameters()[p].has_gradient && !restored[state].contains(p))
+        missing.push_back(kept.name + " of " + store.parameters()[p].name);
+  }
   return missing;
 }
 
@@ -177,7 +188,7 @@ void Trainer::load_initial_weights() {
   }
 }
 
-// {epoch}.pth of the reference: weights, running statistics, momentum and the number of epochs that are done.
+// {epoch}.pth of the reference: weights, running statistics, optimizer states and the number of epochs that are done.
 void Trainer::resume_from_file(const fs::path& path) {
   const WeightsFile file(path);
   const nlohmann::json* epoch = find_leaf(file, "epoch");
@@ -191,7 +202,7 @@ void Trainer::resume_from_file(const fs::path& path) {
            "TRAIN.PRETRAINED_MODEL_PATH instead";
   };
   const std::string table = load_weights(file, store_, {.least_share = 1, .whole = true, .advice = advice});
-  const std::vector<std::string> without_momentum = restore_momentum(file, store_, *network_);
+  const std::vector<std::string> absent = restore_states(file, store_, *network_);
   const int64_t epochs = epoch->get<int64_t>();
   CONVOY_CHECK(epochs <= total_steps_ / steps_per_epoch_,
                "{}: {} epochs are done, the run has only {} steps ({} per epoch); raise TRAIN.EPOCHS", path.string(),
@@ -202,10 +213,9 @@ void Trainer::resume_from_file(const fs::path& path) {
   loader_->seek(step_);
   if (!is_main()) return;
   log().info("weights of {}", table);
-  if (!without_momentum.empty())
-    log().warning(
-        "{}: its optimizer has no momentum of {} of the {} parameters, the first is {}: theirs starts at zero",
-        path.string(), without_momentum.size(), store_.parameters().size(), without_momentum.front());
+  if (!absent.empty())
+    log().warning("{}: its optimizer lacks {} states of the {} parameters, the first is {}: they start at zero",
+                  path.string(), absent.size(), store_.parameters().size(), absent.front());
   const nlohmann::json* iteration = find_leaf(file, "lr_scheduler/last_epoch");
   if (iteration && *iteration != step_)
     log().warning("{}: its schedule stands at step {}, this run's at {} ({} epochs of {} steps)", path.string(),

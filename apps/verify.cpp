@@ -322,7 +322,7 @@ class Verifier {
   }
 
   void compare_sgd_step(const json& wanted) {
-    SgdOptimizer optimizer(store_, {{.name = "all", .lr_factor = 1, .weight_decay = 1e-4}}, {.momentum = 0.9});
+    Optimizer optimizer(store_, {{.name = "all", .lr_factor = 1, .weight_decay = 1e-4}}, {.momentum = 0.9});
     optimizer.step(0.01);
     std::vector<NormRow> rows;
     for (const json& row : wanted) {

@@ -67,7 +67,7 @@ Outcome train(const std::shared_ptr<Communicator>& communicator, const VerifyRan
   const BatchShard shard =
       plan_batch(config, global_batch, ranks, true).shard(global_batch, communicator->rank(), ranks);
   TrainingStep training(context, store, *network, config, shard);
-  SgdOptimizer optimizer(store, {{.name = "all", .weight_decay = 1e-4}}, {});
+  Optimizer optimizer(store, {{.name = "all", .weight_decay = 1e-4}}, {});
   Outcome outcome;
   const auto keep = [&](std::vector<Figures>& figures, const float* flat) {
     for (const Parameter& p : store.parameters())

@@ -1,9 +1,11 @@
 // The update of all parameters from their gradients: one pass over the flat arrays.
 #pragma once
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/param_store.h"
+#include "kernels/optimizer.h"
 
 namespace convoy {
 
@@ -14,36 +16,47 @@ struct OptimizerGroup {
   double weight_decay = 0;
 };
 
-/// SGD with momentum as PyTorch has it (dampening 0): g += decay*p; v = momentum*v + g (v = g at the first step);
-/// p -= lr*(nesterov ? g + momentum*v : v). Parameters without a gradient are skipped, decay included.
-class SgdOptimizer {
+/// SGD, Adam, AdamW, RMSprop and Adadelta as PyTorch has them (formulas: UpdateRule, kernels/optimizer.h). Parameters
+/// without a gradient are skipped, decay included. States lie in the ParamStore; where its arrays are on a device the
+/// update runs there.
+class Optimizer {
  public:
   struct Options {
-    double momentum = 0.9;
+    UpdateKind kind = UpdateKind::kSgd;
+    double momentum = 0.9;  ///< of sgd and rmsprop
     bool nesterov = false;
+    double beta1 = 0.9, beta2 = 0.999;  ///< of adam and adamw
+    double alpha = 0.9;                 ///< share that old squares keep, of rmsprop and adadelta
+    double eps = 1e-8;
+    double max_norm = 0;  ///< gradients are scaled down to this norm where theirs is larger; 0: never
   };
-  SgdOptimizer(ParamStore& parameters, std::vector<OptimizerGroup> groups, const Options& options);
+  /// The store is allocated. Throws Error for a group that does not exist, or where the store has another optimizer's
+  /// states.
+  Optimizer(ParamStore& parameters, std::vector<OptimizerGroup> groups, const Options& options);
+  ~Optimizer();
 
-  /// One update with the given base rate. `steps_taken` counts updates since the velocities began.
+  /// One update with the given base rate.
   void step(double lr);
+  /// Updates since the states began.
   int64_t steps_taken() const { return steps_taken_; }
-  /// Takes up a run: the velocities have been loaded into the ParamStore.
+  /// Takes up a run: the states have been loaded into the ParamStore.
   void resume(int64_t steps_taken) { steps_taken_ = steps_taken; }
   const std::vector<OptimizerGroup>& groups() const { return groups_; }
 
  private:
-  /// Neighbours in the flat arrays that are updated alike.
-  struct Run {
-    int64_t offset, count;
-    int group;
-  };
+  struct OnDevice;
   void find_runs();
+  void step_on_device(Device& device, const UpdateRule& rule);
 
   ParamStore& parameters_;
   std::vector<OptimizerGroup> groups_;
   Options options_;
-  std::vector<Run> runs_;
+  std::vector<UpdateRun> runs_;
+  std::unique_ptr<OnDevice> on_device_;
   int64_t steps_taken_ = 0;
 };
+
+/// The kind of this name: sgd, adam, adamw, rmsprop or adadelta. Throws Error.
+UpdateKind update_kind(const std::string& name);
 
 }  // namespace convoy

@@ -69,15 +69,21 @@ void ParamStore::require_gradients(Communicator* communicator) {
                             : Tensor::zeros(DType::kF32, {total_});
 }
 
-void ParamStore::require_velocities() {
-  if (!velocities_.defined()) velocities_ = Tensor::zeros(DType::kF32, {total_});
+void ParamStore::require_optimizer_states(const std::vector<std::string>& names) {
+  if (optimizer_states_.empty())
+    for (const std::string& name : names) optimizer_states_.push_back({name, Tensor::zeros(DType::kF32, {total_})});
+  std::vector<std::string> here;
+  for (const OptimizerState& state : optimizer_states_) here.push_back(state.name);
+  CONVOY_CHECK(here == names,
+               "an optimizer with the states {} was asked for, the parameter store has those of another: {}",
+               fmt::join(names, ", "), fmt::join(here, ", "));
 }
 
 struct ParamStore::OnDevice {
   Device& device;
   DeviceArrays arrays;
-  std::shared_ptr<Storage> values, gradients, velocities;
-  std::vector<std::shared_ptr<Storage>> buffers;
+  std::shared_ptr<Storage> values, gradients;
+  std::vector<std::shared_ptr<Storage>> optimizer_states, buffers;
 
   /// Memory for an array that the host has and the device has not.
   float* reserve(std::shared_ptr<Storage>& storage, const Tensor& array) {
@@ -100,7 +106,10 @@ const DeviceArrays& ParamStore::on_device(Device& device) {
   if (!device_is_newer_) ++transfers_;
   bring(there.values, arrays.values, values_);
   bring(there.gradients, arrays.gradients, gradients_);
-  bring(there.velocities, arrays.velocities, velocities_);
+  there.optimizer_states.resize(optimizer_states_.size());
+  arrays.optimizer_states.resize(optimizer_states_.size());
+  for (size_t k = 0; k < optimizer_states_.size(); ++k)
+    bring(there.optimizer_states[k], arrays.optimizer_states[k], optimizer_states_[k].values);
   for (size_t b = there.buffers.size(); b < buffers_.size(); ++b) {
     there.buffers.push_back(device.memory()->allocate(OnDevice::bytes_of(buffers_[b].value)));
     arrays.buffers.push_back(there.buffers[b]->data);
@@ -110,6 +119,10 @@ const DeviceArrays& ParamStore::on_device(Device& device) {
       device.upload(arrays.buffers[b], buffers_[b].value.view().data, OnDevice::bytes_of(buffers_[b].value));
   device_is_newer_ = true;
   return arrays;
+}
+
+Device* ParamStore::newer_device() const {
+  return device_is_newer_ ? &on_device_->device : nullptr;
 }
 
 void ParamStore::to_host() const {
@@ -122,7 +135,8 @@ void ParamStore::to_host() const {
   };
   fetch(there.values, values_);
   fetch(there.gradients, gradients_);
-  fetch(there.velocities, velocities_);
+  for (size_t k = 0; k < there.optimizer_states.size(); ++k)
+    fetch(there.optimizer_states[k], optimizer_states_[k].values);
   for (size_t b = 0; b < there.buffers.size(); ++b)
     there.device.download(buffers_[b].value.view().data, there.buffers[b]->data, OnDevice::bytes_of(buffers_[b].value));
 }

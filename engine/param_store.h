@@ -24,7 +24,7 @@ struct Parameter {
   Shape shape;
   Initializer initializer;
   int group = 0;              ///< index into the optimizer's groups
-  int64_t offset = 0;         ///< floats into the flat master, velocity and gradient arrays
+  int64_t offset = 0;         ///< floats into the flat arrays of values, gradients and optimizer states
   bool has_gradient = false;  ///< set by Graph::differentiate; without one the optimizer skips it, decay included
 };
 
@@ -34,15 +34,22 @@ struct Buffer {
   Tensor value;
 };
 
+/// A flat array that an optimizer keeps beside the values, as "momentum" or "exp_avg".
+struct OptimizerState {
+  std::string name;
+  Tensor values;
+};
+
 /// Where the arrays of a ParamStore lie on a device.
 struct DeviceArrays {
   float* values = nullptr;
-  float* gradients = nullptr;   ///< null while there are none
-  float* velocities = nullptr;  ///< null while there are none
-  std::vector<void*> buffers;   ///< in the order of ParamStore::buffers()
+  float* gradients = nullptr;            ///< null while there are none
+  std::vector<float*> optimizer_states;  ///< in the order of ParamStore::optimizer_states()
+  std::vector<void*> buffers;            ///< in the order of ParamStore::buffers()
 };
 
-/// Flat fp32 master weights, gradients and velocities of all parameters in order of registration (canonical OIHW).
+/// Flat fp32 master weights, gradients and optimizer states of all parameters in order of registration (canonical
+/// OIHW).
 ///
 /// With a device (on_device) every array is there twice, and one side is the newer one. Everything below that gives
 /// values gives the host's, and copies them from the device first where that is newer; on_device goes the other way.
@@ -73,19 +80,24 @@ class ParamStore {
 
   float* value(int64_t parameter) const { return to_host(), values_.f32() + offset(parameter); }
   float* gradient(int64_t parameter) const { return to_host(), gradients_.f32() + offset(parameter); }
-  float* velocity(int64_t parameter) const { return to_host(), velocities_.f32() + offset(parameter); }
-  /// The flat arrays; `total()` floats each. The optimizer's array appears at its first use.
+  float* optimizer_state(size_t state, int64_t parameter) const {
+    return to_host(), optimizer_states_[state].values.f32() + offset(parameter);
+  }
+  /// The flat arrays; `total()` floats each.
   Tensor& values() { return to_host(), values_; }
   Tensor& gradients() { return to_host(), gradients_; }
-  Tensor& velocities() { return to_host(), velocities_; }
+  const std::vector<OptimizerState>& optimizer_states() const { return to_host(), optimizer_states_; }
   int64_t total() const { return total_; }
-  /// Gradients and velocities are made on demand, so that inference holds weights alone. With a communicator gradients
+  /// Gradients and states are made on demand, so that inference holds weights alone. With a communicator gradients
   /// lie where it can sum them (collective then).
   void require_gradients(Communicator* communicator = nullptr);
-  void require_velocities();
+  /// States of these names, zeros. Throws Error where the store has others.
+  void require_optimizer_states(const std::vector<std::string>& names);
 
   /// The arrays on the device, which is the newer side from now on. The store must not outlive the device.
   const DeviceArrays& on_device(Device& device);
+  /// The device whose side is the newer one; null where the host's is.
+  Device* newer_device() const;
   /// Copies of all arrays from one side to the other, so far.
   int64_t transfers() const { return transfers_; }
   /// Host memory of the gradients as it is: between ranks it is where the communicator sums, and a device's gradients
@@ -103,7 +115,8 @@ class ParamStore {
   std::map<std::string, int64_t> parameter_index_, buffer_index_;
   std::map<std::string, std::string> aliases_;
   std::vector<std::string> state_order_;
-  Tensor values_, gradients_, velocities_;
+  Tensor values_, gradients_;
+  std::vector<OptimizerState> optimizer_states_;
   int64_t total_ = 0;
   std::shared_ptr<OnDevice> on_device_;
   mutable bool device_is_newer_ = false;

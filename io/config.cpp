@@ -77,7 +77,9 @@ class ConfigReader {
     const ConfigField& field = find(written_key, place);
     Config changed = config_;
     if (!field.set(changed, value)) {
-      fail("{}: {} expects {}, found {}", place, field.key, field.expected, describe(value));
+      const auto* word = value.get_if<std::string>();
+      fail("{}: {} expects {}, found {}{}", place, field.key, field.expected, describe(value),
+           word ? nearest_hint(*word, field.choices) : "");
     }
     config_ = std::move(changed);
     if (!field.note.empty()) places_[field.key] = place;

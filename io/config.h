@@ -86,6 +86,7 @@ struct SolverConfig {
   double lr = 1e-4;
   std::string optimizer = "sgd";
   double epsilon = 1e-8, momentum = .9, weight_decay = 1e-4, decoder_lr_factor = 10;
+  double max_grad_norm = 0;
   std::string lr_scheduler = "poly";
   Poly poly;
   Step step;

@@ -196,6 +196,7 @@ class SchemaBuilder {
                       kind(access(sample)),
                       [access](Config& config, const ConfigValue& value) { return read(value, access(config)); },
                       [access](const Config& config) { return write(access(const_cast<Config&>(config))); },
+                      {},
                       {}});
     return *this;
   }
@@ -216,9 +217,11 @@ class SchemaBuilder {
   SchemaBuilder& choice(const std::string& key, Access access, const std::vector<std::string>& choices) {
     std::string expected = "one of";
     for (const std::string& name : choices) expected += name.empty() ? " ''" : " " + name;
-    return add(key, access, expected, [choices](const std::string& value) {
+    add(key, access, expected, [choices](const std::string& value) {
       return std::find(choices.begin(), choices.end(), value) != choices.end();
     });
+    fields.back().choices = choices;
+    return *this;
   }
 
   void no_effect(const std::string& note) { fields.back().note = note; }
@@ -316,6 +319,7 @@ void add_solver(SchemaBuilder& s) {
   s.add("SOLVER.EPSILON", FIELD(solver.epsilon), "a number > 0", kPositive);
   s.add("SOLVER.MOMENTUM", FIELD(solver.momentum), "a number from 0 to 1", kShare);
   s.add("SOLVER.WEIGHT_DECAY", FIELD(solver.weight_decay), "a number >= 0", kNotNegative);
+  s.add("SOLVER.MAX_GRAD_NORM", FIELD(solver.max_grad_norm), "a number >= 0", kNotNegative);
   s.add("SOLVER.DECODER_LR_FACTOR", FIELD(solver.decoder_lr_factor), "a number >= 0", kNotNegative);
   s.choice("SOLVER.LR_SCHEDULER", FIELD(solver.lr_scheduler), {"poly", "step", "cosine"});
   s.add("SOLVER.POLY.POWER", FIELD(solver.poly.power), "a number >= 0", kNotNegative);

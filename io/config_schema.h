@@ -15,6 +15,7 @@ struct ConfigField {
   /// Sets the field; false where the value is not of the expected kind or outside its range.
   std::function<bool(Config&, const ConfigValue&)> set;
   std::function<std::string(const Config&)> dump;  ///< the value as YAML
+  std::vector<std::string> choices;                ///< of a key whose value is one of a few words
   std::string note;                                ///< why the key has no effect; empty for keys that have one
 };
 

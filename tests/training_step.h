@@ -49,7 +49,7 @@ struct TrainingStep {
     Session session(graph, {loss});
     session.bind("image", image.data());
     session.bind("target", target.data());
-    SgdOptimizer optimizer(store, {{.name = "all", .weight_decay = 1e-4}}, {});
+    Optimizer optimizer(store, {{.name = "all", .weight_decay = 1e-4}}, {});
     std::vector<float> losses;
     for (int step = 0; step < steps; ++step) {
       if (poisoned) poison_arena(context, session);

@@ -147,7 +147,7 @@ std::vector<NamedTensor> momentum_tensors(ParamStore& store) {
     tensors.push_back({store.parameters()[i].name,
                        ElementType::kF32,
                        store.parameters()[i].shape.to_vector(),
-                       store.velocity(static_cast<int64_t>(i)),
+                       store.optimizer_state(0, static_cast<int64_t>(i)),
                        {}});
   return tensors;
 }
@@ -300,7 +300,7 @@ TEST_CASE("a run goes on from a checkpoint of the reference, bit for bit") {
   weights_only.write(tiny / "2.pth");
   options = tiny.options("third");
   options.resume = (tiny / "2.pth").string();
-  CHECK_THAT(error_of([&] { Trainer(tiny.config(), options); }), Contains("the momentum cannot be assigned"));
+  CHECK_THAT(error_of([&] { Trainer(tiny.config(), options); }), Contains("its states cannot be assigned"));
   write_pth(tiny / "3.pth", weight_tensors(first.parameters()));
   options = tiny.options("fourth");
   options.resume = (tiny / "3.pth").string();
@@ -332,8 +332,9 @@ TEST_CASE("weights with which no network can go on are refused") {
   CHECK(error("conv.weight", ElementType::kF64, -3e38).empty());
 
   CheckpointState state;
+  net.store.require_optimizer_states({"momentum"});
   state.tensors = state_tensors(net.store);
-  net.store.velocity(0)[0] = NAN;
+  net.store.optimizer_state(0, 0)[0] = NAN;
   CHECK_THAT(error_of([&] { restore_tensors(state, "step-1", net.store, true); }),
              Contains("step-1: tensor \"optimizer.momentum.") && Contains("not finite"));
 }

@@ -169,7 +169,8 @@ refused "unknown key" "SOLVER.LR" $train --run-dir bad SOLVER.LRR 1
 refused "key without value" "SOLVER.LR" $train --run-dir bad SOLVER.LR
 refused "no recipe" "nowhere.yaml" $convoy train --config-file nowhere.yaml
 refused "unknown network" "FastSCNN" $train --run-dir bad MODEL.MODEL_NAME FastSCN
-refused "a setting not built yet" "SOLVER.OPTIMIZER adam" $train --run-dir bad SOLVER.OPTIMIZER adam
+refused "a setting not built yet" "MODEL.BN_TYPE GN" $train --run-dir bad MODEL.BN_TYPE GN
+refused "an optimizer that is like another" "the nearest is 'adamw'" $train --run-dir bad SOLVER.OPTIMIZER adanw
 refused "figures into a device" "no regular file" $convoy bench comm --ranks 2 --net FastSCNN --repeats 1 --json /dev/null
 check "the device is still there" test -c /dev/null
 refused "files for --exact-ranks" "takes no files" $convoy verify --exact-ranks $golden

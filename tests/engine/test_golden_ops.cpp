@@ -128,8 +128,8 @@ TEST_CASE("SGD has the reference's values", "[device]") {
   store.parameters()[0].has_gradient = true;
   const auto put = [](const std::vector<float>& from, float* to) { std::copy(from.begin(), from.end(), to); };
   put(g.input("p").values, store.value(0));
-  SgdOptimizer optimizer(store, {{.name = "all", .weight_decay = g.attrs.at("weight_decay")}},
-                         {.momentum = g.attrs.at("momentum"), .nesterov = g.attrs.at("nesterov")});
+  Optimizer optimizer(store, {{.name = "all", .weight_decay = g.attrs.at("weight_decay")}},
+                      {.momentum = g.attrs.at("momentum"), .nesterov = g.attrs.at("nesterov")});
   for (const int step : {0, 1, 2}) {
     put(g.input("g" + std::to_string(step)).values, store.gradient(0));
     optimizer.step(g.attrs.at("lr"));

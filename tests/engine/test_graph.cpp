@@ -237,7 +237,7 @@ TEST_CASE("only what leads to the loss has a gradient, and SGD leaves the rest a
   CHECK(g.gradient_effects().size() == 1);
   evaluate(g.gradient_effects());
   CHECK(gradient(bench.store, "used") == std::vector<float>(4, 4.0f));
-  SgdOptimizer optimizer(bench.store, {{.name = "all", .weight_decay = 0.1}}, {});
+  Optimizer optimizer(bench.store, {{.name = "all", .weight_decay = 0.1}}, {});
   optimizer.step(0.5);
   CHECK(bench.store.value(0)[0] == Approx(2 - 0.5 * (4 + 0.1 * 2)));
   for (int i = 0; i < 4; ++i) {

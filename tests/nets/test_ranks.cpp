@@ -51,7 +51,7 @@ std::vector<RunResult> train(const Config& config, int64_t global_batch, int ste
     store.initialize(3);
     const BatchShard shard = plan_batch(config, global_batch, ranks, exact).shard(global_batch, rank, ranks);
     TrainingStep training(context, store, *network, config, shard);
-    SgdOptimizer optimizer(store, {{.name = "all", .weight_decay = 1e-4}}, {});
+    Optimizer optimizer(store, {{.name = "all", .weight_decay = 1e-4}}, {});
     RunResult& result = results[static_cast<size_t>(rank)];
     for (int step = 0; step < steps; ++step) {
       result.losses.push_back(training.run(batch_of(step, shard.first, shard.count), step).loss);
