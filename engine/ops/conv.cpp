@@ -1,12 +1,9 @@
-// conv2d and its three gradients, conv_transpose2d. Depthwise convolutions go to our own kernels, dense ones to oneDNN,
-// and whatever neither takes (or everything dense under --direct-conv) to the plain implementation.
+// conv2d and its three gradients, conv_transpose2d. Which kernels compute them: conv_kernels.h.
 #include "engine/context.h"
 #include "engine/ops.h"
 #include "engine/ops/common.h"
+#include "engine/ops/conv_kernels.h"
 #include "engine/ops/registry.h"
-#include "kernels/conv2d.h"
-#include "kernels/conv2d_onednn.h"
-#include "kernels/depthwise.h"
 #include "kernels/elementwise.h"
 
 namespace convoy {
@@ -103,65 +100,51 @@ void layout_backward_weights(LayoutChoice& c) {
   c.out = {Layout::kNchw};
 }
 
-bool is_depthwise(const Conv2dParams& p, const View& x, const View& y, int64_t kh, int64_t kw) {
-  return p.groups > 1 && p.groups == x.c && y.c == x.c && x.layout == Layout::kBlocked && kh * kw <= kMaxDepthwiseTaps;
-}
-
-std::shared_ptr<OneDnnConv> onednn(OneDnnConv::Direction direction, const View& x, const View& y, int64_t kh,
-                                   int64_t kw, const Conv2dParams& p, bool bias, const Context& context) {
-  if (context.options().direct_conv) return nullptr;
-  return OneDnnConv::create(direction, x, y, kh, kw, p, bias, context.threads());
-}
-
 Kernel prepare_conv(const PrepareArgs& args) {
-  const Conv2dParams p = params_of(args.node.attrs);
   const Shape& w = args.node.inputs[1].shape();
-  const int64_t kh = w[2], kw = w[3];
-  const bool bias = args.in.size() > 2;
-  if (is_depthwise(p, args.in[0], args.out[0], kh, kw))
-    return {.run =
-                [=](const KernelArgs& a) {
-                  CONVOY_CPU(depthwise, a.in[0], a.in[1].f32(), kh, kw, bias ? a.in[2].f32() : nullptr, p, a.out[0]);
-                },
-            .implementation = "depthwise"};
-  if (const auto conv = onednn(OneDnnConv::Direction::kForward, args.in[0], args.out[0], kh, kw, p, bias, args.context))
-    return {.run =
-                [=](const KernelArgs& a) {
-                  conv->forward(a.in[0].f32(), a.in[1].f32(), bias ? a.in[2].f32() : nullptr, a.out[0].f32(),
-                                a.workspace);
-                },
-            .workspace_bytes = conv->workspace_bytes(),
-            .implementation = conv->implementation()};
-  return {.run =
-              [=](const KernelArgs& a) {
-                CONVOY_CPU(conv2d_direct, a.in[0], a.in[1].f32(), kh, kw, bias ? a.in[2].f32() : nullptr, p, a.out[0]);
-              },
-          .implementation = "direct"};
+  return conv_kernel({.direction = ConvCall::Direction::kForward,
+                      .x = args.in[0],
+                      .y = args.out[0],
+                      .kernel_h = w[2],
+                      .kernel_w = w[3],
+                      .params = params_of(args.node.attrs),
+                      .bias = args.in.size() > 2},
+                     args.context);
 }
 
 Kernel prepare_backward_data(const PrepareArgs& args) {
-  const Conv2dParams p = params_of(args.node.attrs);
   const Shape& w = args.node.inputs[1].shape();
-  const int64_t kh = w[2], kw = w[3];
-  if (is_depthwise(p, args.out[0], args.in[0], kh, kw))
-    return {.run =
-                [=](const KernelArgs& a) {
-                  CONVOY_CPU(depthwise_backward_data, a.in[0], a.in[1].f32(), kh, kw, p, a.out[0]);
-                },
-            .implementation = "depthwise"};
-  if (const auto conv =
-          onednn(OneDnnConv::Direction::kBackwardData, args.out[0], args.in[0], kh, kw, p, false, args.context))
-    return {.run =
-                [=](const KernelArgs& a) {
-                  conv->backward_data(a.in[0].f32(), a.in[1].f32(), a.out[0].f32(), a.workspace);
-                },
-            .workspace_bytes = conv->workspace_bytes(),
-            .implementation = conv->implementation()};
+  return conv_kernel({.direction = ConvCall::Direction::kBackwardData,
+                      .x = args.out[0],
+                      .y = args.in[0],
+                      .kernel_h = w[2],
+                      .kernel_w = w[3],
+                      .params = params_of(args.node.attrs)},
+                     args.context);
+}
+
+Kernel prepare_backward_weights(const PrepareArgs& args) {
+  const Shape& w = args.node.outputs[0].shape;
+  return conv_kernel({.direction = ConvCall::Direction::kBackwardWeights,
+                      .x = args.in[0],
+                      .y = args.in[1],
+                      .kernel_h = w[2],
+                      .kernel_w = w[3],
+                      .params = params_of(args.node.attrs)},
+                     args.context);
+}
+
+Kernel prepare_backward_bias(const PrepareArgs&) {
+  return {.run = [](const KernelArgs& a) { CONVOY_CPU(conv2d_backward_bias, a.in[0], a.out[0].f32()); },
+          .implementation = "sum"};
+}
+Kernel prepare_backward_bias_cuda(const PrepareArgs& args) {
   return {.run =
-              [=](const KernelArgs& a) {
-                CONVOY_CPU(conv2d_direct_backward_data, a.in[0], a.in[1].f32(), kh, kw, p, a.out[0]);
+              [](const KernelArgs& a) {
+                CONVOY_CUDA(a, conv2d_backward_bias, a.in[0], a.out[0].f32(), static_cast<float*>(a.workspace));
               },
-          .implementation = "direct"};
+          .workspace_bytes = emulated::conv2d_bias_cuda_workspace_bytes(args.in[0]),
+          .implementation = "sum"};
 }
 
 // Inputs (x, weight[, bias]): the gradient of a convolution with respect to its input, as an operator of its own.
@@ -206,41 +189,9 @@ Kernel prepare_transpose(const PrepareArgs& args) {
   if (args.in.size() > 2)
     kernel.run = [run = std::move(kernel.run)](const KernelArgs& a) {
       run(a);
-      CONVOY_CPU(add_bias, a.out[0], a.in[2].f32(), a.out[0]);
+      CONVOY_KERNEL(a, add_bias, a.out[0], a.in[2].f32(), a.out[0]);
     };
   return kernel;
-}
-
-Kernel prepare_backward_weights(const PrepareArgs& args) {
-  const Conv2dParams p = params_of(args.node.attrs);
-  const Shape w = args.node.outputs[0].shape;
-  const int64_t kh = w[2], kw = w[3];
-  if (is_depthwise(p, args.in[0], args.in[1], kh, kw))
-    return {.run =
-                [=](const KernelArgs& a) {
-                  CONVOY_CPU(depthwise_backward_weights, a.in[0], a.in[1], kh, kw, p, a.out[0].f32(),
-                             static_cast<float*>(a.workspace));
-                },
-            .workspace_bytes = depthwise_workspace_bytes(args.in[1], kh, kw),
-            .implementation = "depthwise"};
-  if (const auto conv =
-          onednn(OneDnnConv::Direction::kBackwardWeights, args.in[0], args.in[1], kh, kw, p, false, args.context))
-    return {.run =
-                [=](const KernelArgs& a) {
-                  conv->backward_weights(a.in[0].f32(), a.in[1].f32(), a.out[0].f32(), a.workspace);
-                },
-            .workspace_bytes = conv->workspace_bytes(),
-            .implementation = conv->implementation()};
-  return {.run =
-              [=](const KernelArgs& a) {
-                CONVOY_CPU(conv2d_direct_backward_weights, a.in[0], a.in[1], kh, kw, p, a.out[0].f32());
-              },
-          .implementation = "direct"};
-}
-
-Kernel prepare_backward_bias(const PrepareArgs&) {
-  return {.run = [](const KernelArgs& a) { CONVOY_CPU(conv2d_backward_bias, a.in[0], a.out[0].f32()); },
-          .implementation = "sum"};
 }
 
 }  // namespace
@@ -286,26 +237,33 @@ std::vector<OpDef> conv_ops() {
        .flops = conv_flops,
        .layout = layout_forward,
        .prepare_cpu = prepare_conv,
+       .prepare_cuda = prepare_conv,
        .takes_slices = false},
       {.name = "conv2d_backward_data",
        .infer = infer_from_attrs,
        .flops = backward_data_flops,
        .layout = layout_backward_data,
        .prepare_cpu = prepare_backward_data,
+       .prepare_cuda = prepare_backward_data,
        .takes_slices = false},
       {.name = "conv2d_backward_weights",
        .infer = infer_from_attrs,
        .flops = backward_weights_flops,
        .layout = layout_backward_weights,
        .prepare_cpu = prepare_backward_weights,
+       .prepare_cuda = prepare_backward_weights,
        .takes_slices = false},
-      {.name = "conv2d_backward_bias", .infer = infer_bias_grad, .prepare_cpu = prepare_backward_bias},
+      {.name = "conv2d_backward_bias",
+       .infer = infer_bias_grad,
+       .prepare_cpu = prepare_backward_bias,
+       .prepare_cuda = prepare_backward_bias_cuda},
       {.name = "conv_transpose2d",
        .infer = infer_transpose,
        .grad = grad_transpose,
        .flops = backward_data_flops,
        .layout = layout_transpose,
        .prepare_cpu = prepare_transpose,
+       .prepare_cuda = prepare_transpose,
        .takes_slices = false},
   };
 }
