@@ -1,5 +1,8 @@
 // Losses of whole regions: overlap of predicted and labelled pixels, class by class.
 #pragma once
+#include <algorithm>
+
+#include "kernels/cuda_stream.h"
 #include "kernels/isa.h"
 #include "kernels/view.h"
 
@@ -25,6 +28,40 @@ inline size_t lovasz_workspace_bytes(const View& logits, bool per_image, int64_t
   return static_cast<size_t>(pixels * 16 + slots * pixels * 16 + 16 * logits.blocks() * logits.block + 64);
 }
 
+/// Pixels of an image that a block of the GPU's dice_loss sums.
+constexpr int64_t kDicePart = 2048;
+
+/// Bytes of `workspace` for the GPU's dice_loss.
+inline size_t dice_cuda_workspace_bytes(const View& logits) {
+  const int64_t parts = (logits.pixels() + kDicePart - 1) / kDicePart;
+  return static_cast<size_t>(logits.n) *
+         (static_cast<size_t>(parts * 3 * logits.c + 1) * sizeof(double) + static_cast<size_t>(2 * logits.c) * 4);
+}
+
+/// How the GPU's lovasz_loss works: a list of the errors of one class of one group (image, or whole batch) each, of
+/// which `slots` are sorted at a time, in blocks of kBlock errors.
+struct LovaszLists {
+  static constexpr int64_t kBlock = 4096, kErrorsAtATime = int64_t{1} << 23, kMostSlots = 256;
+  int64_t groups, pixels, lists, slots, blocks;  ///< pixels: of a group; blocks: of a list
+};
+inline LovaszLists lovasz_lists(const View& logits, bool per_image) {
+  LovaszLists l{per_image ? logits.n : 1, logits.pixels() * (per_image ? 1 : logits.n), 0, 0, 0};
+  l.lists = l.groups * logits.c;
+  l.slots = std::clamp<int64_t>(LovaszLists::kErrorsAtATime / l.pixels, 1,
+                                std::min<int64_t>(l.lists, LovaszLists::kMostSlots));
+  l.blocks = (l.pixels + LovaszLists::kBlock - 1) / LovaszLists::kBlock;
+  return l;
+}
+
+/// Bytes of `workspace` for the GPU's lovasz_loss: of all lists the gradients of probabilities, partial losses and
+/// counts, of those being sorted two buffers of errors and the counts of digits.
+inline size_t lovasz_cuda_workspace_bytes(const View& logits, bool per_image) {
+  const LovaszLists l = lovasz_lists(logits, per_image);
+  const int64_t of_all = l.lists * (8 * l.blocks + 8 + 4 * l.pixels) + l.groups * (8 + 8 * l.pixels);
+  const int64_t of_slots = l.slots * (2 * 8 * l.pixels + 256 * 4 * (l.blocks + 1) + 4 * (l.blocks + 1));
+  return static_cast<size_t>(of_all + of_slots + 256);
+}
+
 }  // namespace convoy
 
 CONVOY_CPU_KERNELS(
@@ -42,3 +79,16 @@ CONVOY_CPU_KERNELS(
     /// of pixels. Arguments as above. slots: lovasz_slots.
     void lovasz_loss(const View& logits, const int32_t* target, int32_t ignore_index, bool per_image, float scale,
                      float* loss, const View& d_logits, int64_t* bad_index, int64_t slots, void* workspace);)
+
+// On the GPU: logits and d_logits nhwc of fp32, fp16 or bf16, all pointers to device memory; else as above. A wrong
+// label lowers *fault to its flat index. Throws std::invalid_argument on another layout or dtype.
+CONVOY_CUDA_KERNELS(
+    /// scale = 1 / (images * classes); classes: up to the last one with a label count other than 0, all where
+    /// label_counts is null. workspace: dice_cuda_workspace_bytes, aligned to 8.
+    void dice_loss(cudaStream_t stream, const View& logits, const int32_t* target, int32_t ignore_index,
+                   const float* label_counts, float smooth, double images, float* loss, const View& d_logits,
+                   int64_t* fault, void* workspace);
+
+    /// workspace: lovasz_cuda_workspace_bytes, aligned to 8. At most 2^31 - 1 pixels of a group.
+    void lovasz_loss(cudaStream_t stream, const View& logits, const int32_t* target, int32_t ignore_index,
+                     bool per_image, float scale, float* loss, const View& d_logits, int64_t* fault, void* workspace);)

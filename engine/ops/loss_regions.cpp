@@ -50,6 +50,24 @@ Kernel prepare_dice(const PrepareArgs& args) {
           .implementation = "two passes"};
 }
 
+Kernel prepare_dice_cuda(const PrepareArgs& args) {
+  const Shape t = args.node.inputs[kTarget].shape();
+  const int64_t classes = args.node.inputs[kLogits].shape()[1];
+  const auto ignore = static_cast<int32_t>(args.node.attrs.integer("ignore"));
+  const auto smooth = static_cast<float>(args.node.attrs.real("smooth"));
+  const double images = static_cast<double>(args.node.attrs.integer("images"));
+  const bool counted = args.in.size() > kLabelCounts;
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CUDA(a, dice_loss, a.in[kLogits], a.in[kTarget].i32(), ignore,
+                            counted ? a.in[kLabelCounts].f32() : nullptr, smooth, images, a.out[0].f32(), a.out[1],
+                            a.fault, a.workspace);
+              },
+          .workspace_bytes = dice_cuda_workspace_bytes(args.in[kLogits]),
+          .implementation = "two passes",
+          .explain = explain_label(t, classes, ignore)};
+}
+
 Kernel prepare_lovasz(const PrepareArgs& args) {
   const Shape t = args.node.inputs[kTarget].shape();
   const auto ignore = static_cast<int32_t>(args.node.attrs.integer("ignore"));
@@ -66,6 +84,22 @@ Kernel prepare_lovasz(const PrepareArgs& args) {
               },
           .workspace_bytes = lovasz_workspace_bytes(args.in[kLogits], per_image, slots),
           .implementation = "radix sort"};
+}
+
+Kernel prepare_lovasz_cuda(const PrepareArgs& args) {
+  const Shape t = args.node.inputs[kTarget].shape();
+  const int64_t classes = args.node.inputs[kLogits].shape()[1];
+  const auto ignore = static_cast<int32_t>(args.node.attrs.integer("ignore"));
+  const bool per_image = args.node.attrs.flag("per_image");
+  const auto scale = per_image ? static_cast<float>(1 / static_cast<double>(args.node.attrs.integer("images"))) : 1.0f;
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CUDA(a, lovasz_loss, a.in[kLogits], a.in[kTarget].i32(), ignore, per_image, scale,
+                            a.out[0].f32(), a.out[1], a.fault, a.workspace);
+              },
+          .workspace_bytes = lovasz_cuda_workspace_bytes(args.in[kLogits], per_image),
+          .implementation = "radix sort",
+          .explain = explain_label(t, classes, ignore)};
 }
 
 /// Images of the global batch, or of the logits where there is none.
@@ -100,6 +134,7 @@ std::vector<OpDef> loss_region_ops() {
        .flops = region_flops,
        .layout = layout_first_blocked,
        .prepare_cpu = prepare_dice,
+       .prepare_cuda = prepare_dice_cuda,
        .optional_outputs = true},
       {.name = "lovasz_loss",
        .infer = infer_region,
@@ -107,6 +142,7 @@ std::vector<OpDef> loss_region_ops() {
        .flops = region_flops,
        .layout = layout_first_blocked,
        .prepare_cpu = prepare_lovasz,
+       .prepare_cuda = prepare_lovasz_cuda,
        .optional_outputs = true},
   };
 }
