@@ -142,28 +142,27 @@ __global__ void __launch_bounds__(kBlockThreads)
   counts[(static_cast<int64_t>(blockIdx.y) * kDigits + threadIdx.x) * lists.blocks + blockIdx.x] = bins[threadIdx.x];
 }
 
-// Every row of counts becomes the sums of those before; a warp per row. Grid (rows of a slot / kWarps, slots).
+// Every row of counts becomes the sums of those before; `lanes` neighbours share a row. Grid (blocks of rows, slots).
 __global__ void __launch_bounds__(kBlockThreads)
-    prefix_kernel(unsigned* __restrict__ counts, Lists lists, int rows, unsigned* __restrict__ totals) {
+    prefix_kernel(unsigned* __restrict__ counts, Lists lists, int rows, int lanes, unsigned* __restrict__ totals) {
   if (!is_present(lists)) return;
-  const int row = blockIdx.x * kWarps + threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (row >= rows) return;
+  const int shift = __ffs(lanes) - 1, lane = threadIdx.x & (lanes - 1);
+  const int row = blockIdx.x * (kBlockThreads >> shift) + (threadIdx.x >> shift);
   const int64_t of_all = static_cast<int64_t>(blockIdx.y) * rows + row;
   unsigned* const values = counts + of_all * lists.blocks;
   unsigned before = 0;
-  for (int64_t first = 0; first < lists.blocks; first += 32) {
-    const int64_t i = first + lane;
-    const unsigned value = i < lists.blocks ? values[i] : 0;
+  for (int64_t first = 0; first < lists.blocks; first += lanes) {
+    const bool inside = row < rows && first + lane < lists.blocks;
+    const unsigned value = inside ? values[first + lane] : 0;
     unsigned sum = value;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const unsigned other = __shfl_up_sync(~0u, sum, step);
+    for (int step = 1; step < lanes; step *= 2) {
+      const unsigned other = __shfl_up_sync(~0u, sum, step, lanes);
       if (lane >= step) sum += other;
     }
-    if (i < lists.blocks) values[i] = before + sum - value;
-    before += __shfl_sync(~0u, sum, 31);
+    if (inside) values[first + lane] = before + sum - value;
+    before += __shfl_sync(~0u, sum, lanes - 1, lanes);
   }
-  if (lane == 0) totals[of_all] = before;
+  if (row < rows && lane == 0) totals[of_all] = before;
 }
 
 // Grid (blocks of a list, slots).
@@ -378,6 +377,8 @@ void lovasz_loss(cudaStream_t stream, const View& logits, const int32_t* target,
   };
 
   const int64_t pixel_blocks = ceil_div(l.pixels, kBlockThreads);
+  int lanes = 1;  // for the counts of a list's blocks
+  while (lanes < 32 && lanes < l.blocks) lanes *= 2;
   run(grid_of(ceil_div(l.lists, kBlockThreads), 1), clear_kernel, s.positives, l.lists);
   dispatch("lovasz_loss", logits.dtype, vectors_fit({&logits, gradient}, 2),
            [&]<class T, int kLanes>(Element<T>, std::integral_constant<int, kLanes>) {
@@ -400,11 +401,11 @@ void lovasz_loss(cudaStream_t stream, const View& logits, const int32_t* target,
       Item *from = pass % 2 ? s.other : s.items, *to = pass % 2 ? s.items : s.other;
       const int shift = pass * kDigitBits;
       run(blocks, digits_kernel, from, lists, shift, s.counts);
-      run(grid_of(kDigits / kWarps, slots), prefix_kernel, s.counts, lists, kDigits, s.totals);
+      run(grid_of(kDigits * lanes / kBlockThreads, slots), prefix_kernel, s.counts, lists, kDigits, lanes, s.totals);
       run(blocks, scatter_kernel, from, lists, shift, s.counts, s.totals, to);
     }
     run(blocks, hits_kernel, s.items, lists, s.hits);
-    run(grid_of(1, slots), prefix_kernel, s.hits, lists, 1, s.hit_totals);
+    run(grid_of(1, slots), prefix_kernel, s.hits, lists, 1, lanes, s.hit_totals);
     run(blocks, slopes_kernel, s.items, lists, s.hits, gradient ? s.slopes : nullptr, s.parts);
   }
 
