@@ -50,7 +50,7 @@ struct Example {
 
 /// Loss and keeps_all of one output.
 std::pair<float, float> run(const Example& e, const LossOptions& options) {
-  Context context;
+  Context context(on_test_device());
   ParamStore store;
   Graph graph(context, store);
   const Value logits = graph.constant(Tensor::of(kLogits, e.logits)),
@@ -66,7 +66,7 @@ void check_loss(const Example& e, const LossOptions& options, double wanted) {
 
 }  // namespace
 
-TEST_CASE("the focal loss is that of each pixel") {
+TEST_CASE("the focal loss is that of each pixel", "[device]") {
   const Example e;
   for (const double gamma : {0.0, 0.5, 1.0, 2.0, 5.0}) {
     double sum = 0;
@@ -76,7 +76,7 @@ TEST_CASE("the focal loss is that of each pixel") {
   }
 }
 
-TEST_CASE("the Dice loss counts every class of every image") {
+TEST_CASE("the Dice loss counts every class of every image", "[device]") {
   const Example e;
   double sum = 0;
   for (int64_t n = 0; n < kImages; ++n)
@@ -94,7 +94,7 @@ TEST_CASE("the Dice loss counts every class of every image") {
   check_loss(e, {.kind = LossKind::kDice}, sum / static_cast<double>(kImages * kClasses));
 }
 
-TEST_CASE("the Lovasz loss is the mean over images of that of the classes they have") {
+TEST_CASE("the Lovasz loss is the mean over images of that of the classes they have", "[device]") {
   const Example e;
   double sum = 0;
   for (int64_t n = 0; n < kImages; ++n) {
@@ -126,7 +126,7 @@ TEST_CASE("the Lovasz loss is the mean over images of that of the classes they h
   check_loss(e, {.kind = LossKind::kLovasz}, sum / kImages);
 }
 
-TEST_CASE("OHEM keeps the pixels at or below its threshold") {
+TEST_CASE("OHEM keeps the pixels at or below its threshold", "[device]") {
   const Example e;
   std::vector<double> hardest;
   e.each_labelled([&](double p) { hardest.push_back(p); });
@@ -155,8 +155,8 @@ TEST_CASE("OHEM keeps the pixels at or below its threshold") {
   check_loss(equal, ohem(0, 1), std::log(static_cast<double>(kClasses)));
 }
 
-TEST_CASE("hard pixels behind a resize: no full-size logits are made") {
-  Context context;
+TEST_CASE("hard pixels behind a resize: no full-size logits are made", "[device]") {
+  Context context(on_test_device());
   ParamStore store;
   Graph graph(context, store);
   const Value small = graph.input("logits", DType::kF32, {2, 19, 4, 5}),
@@ -170,7 +170,7 @@ TEST_CASE("hard pixels behind a resize: no full-size logits are made") {
   CHECK_THAT(plan, !Catch::Contains("resize_bilinear"));
 }
 
-TEST_CASE("losses name a label that is no class, and show what is not finite") {
+TEST_CASE("losses name a label that is no class, and show what is not finite", "[device]") {
   for (const LossKind kind :
        {LossKind::kCrossEntropy, LossKind::kOhem, LossKind::kFocal, LossKind::kDice, LossKind::kLovasz}) {
     const LossOptions options{.kind = kind, .ohem_thresh = 0, .ohem_min_kept = 5};
@@ -184,15 +184,15 @@ TEST_CASE("losses name a label that is no class, and show what is not finite") {
   }
 }
 
-TEST_CASE("class weights that do not fit are refused") {
+TEST_CASE("class weights that do not fit are refused", "[device]") {
   const Example e;
   CHECK_THROWS_WITH(run(e, {.class_weights = {1, 2}}), Catch::Contains("2 class weights for 7 classes"));
   const std::vector<float> weights(kClasses, 1.0f);
   CHECK_THROWS_WITH(run(e, {.kind = LossKind::kDice, .class_weights = weights}), Catch::Contains("class weights"));
 }
 
-TEST_CASE("equally hard negatives are taken in the order of images and anchors") {
-  Context context;
+TEST_CASE("equally hard negatives are taken in the order of images and anchors", "[device]") {
+  Context context(on_test_device());
   ParamStore store;
   Graph graph(context, store);
   constexpr int64_t kAnchors = 10, kKinds = 3;
