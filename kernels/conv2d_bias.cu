@@ -4,7 +4,7 @@
 // Numerics: storage fp32, fp16 or bf16, arithmetic in fp32; the gradient's parts of the pixels are added in double. All
 // sums have a fixed order.
 #include "kernels/conv2d.h"
-#include "kernels/cuda_pixel_sums.h"
+#include "kernels/cuda_parts.h"
 #include "kernels/elementwise.h"
 
 namespace convoy::CONVOY_DEVICE {
@@ -24,13 +24,6 @@ struct PlainTerms {
     load_lanes<kLanes>(x, shape, row, c, value);
 #pragma unroll
     for (int j = 0; j < kLanes; ++j) sums[0][j] += value[j];
-  }
-};
-
-struct StoreSum {
-  float* to;
-  __device__ void operator()(int64_t, int64_t c, const double (&total)[1]) const {
-    to[c] = static_cast<float>(total[0]);
   }
 };
 

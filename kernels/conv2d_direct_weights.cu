@@ -10,14 +10,13 @@
 // a branch for borders.
 #include "kernels/cuda_conv.h"
 #include "kernels/cuda_direct.h"
-#include "kernels/cuda_pixel_sums.h"
+#include "kernels/cuda_parts.h"
 
 namespace convoy::CONVOY_DEVICE {
 namespace {
 
 constexpr int kThreads = 128;
 constexpr int64_t kWantedThreads = 132 * 1024;
-constexpr int64_t kManyWeights = 8192;  // from here on one thread each merges the parts of a weight
 
 struct DirectWeights {
   ConvAxes axes;
@@ -124,22 +123,6 @@ __global__ void __launch_bounds__(kThreads)
       if (o + k < d.outputs && c + j < d.inputs) to[((output + o + k) * d.inputs + c + j) * taps + tap] = sum[k][j];
 }
 
-__global__ void __launch_bounds__(kBlockThreads)
-    merge_weights_kernel(const float* __restrict__ partial, int64_t parts, int64_t count, float* __restrict__ dw) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (i >= count) return;
-  double total = 0;
-  for (int64_t part = 0; part < parts; ++part) total += partial[part * count + i];
-  dw[i] = static_cast<float>(total);
-}
-
-struct StoreSum {
-  float* to;
-  __device__ void operator()(int64_t, int64_t i, const double (&total)[1]) const {
-    to[i] = static_cast<float>(total[0]);
-  }
-};
-
 }  // namespace
 
 size_t conv2d_direct_weights_cuda_workspace_bytes(const View& x, const View& dy, int64_t kernel_h, int64_t kernel_w,
@@ -158,13 +141,7 @@ void conv2d_direct_backward_weights(cudaStream_t stream, const View& x, const Vi
   dispatch(kName, dy.dtype, false, [&]<class T>(Element<T>, auto) {
     launch({grid, kThreads, 0, stream}, weights_kernel<T>, image_operand<const T>(x), operand<const T>(dy), d, partial);
   });
-  const int64_t count = d.weights();
-  if (d.parts == 1) return;
-  if (count < kManyWeights)
-    merge_parts<1>(stream, workspace, d.parts, count, count, 1, StoreSum{dw});
-  else
-    launch({static_cast<unsigned>(ceil_div(count, kBlockThreads)), kBlockThreads, 0, stream}, merge_weights_kernel,
-           workspace, d.parts, count, dw);
+  if (d.parts > 1) add_parts(stream, workspace, d.parts, d.weights(), dw);
 }
 
 }  // namespace convoy::CONVOY_DEVICE

@@ -10,7 +10,7 @@
 // block are channels (x), parts of the block's rows and columns (y) and kernel rows (z); they meet once, in shared
 // memory.
 #include "kernels/cuda_depthwise.h"
-#include "kernels/cuda_pixel_sums.h"
+#include "kernels/cuda_parts.h"
 #include "kernels/depthwise.h"
 
 namespace convoy::CONVOY_DEVICE {
@@ -19,6 +19,7 @@ namespace {
 constexpr int kTileChannels = 64;  // of a block, at most
 constexpr int kMostThreads = 384, kMostKernelRows = 7, kMostWorkers = 16;
 constexpr int64_t kWantedBlocks = 132 * 4, kMostParts = 512;
+constexpr int64_t kFewestColumns = 64;  // of dy in the rows of a part
 
 // Rows of dy (of all images) in parts of `length`.
 struct RowParts {
@@ -28,7 +29,7 @@ struct RowParts {
 RowParts row_parts(const View& dy) {
   const int64_t rows = dy.n * dy.h, tiles = ceil_div(dy.c, kTileChannels);
   const int64_t wanted = std::clamp<int64_t>(ceil_div(kWantedBlocks, tiles), 1, std::min(rows, kMostParts));
-  const int64_t length = ceil_div(rows, wanted);
+  const int64_t length = std::max(ceil_div(rows, wanted), std::min(rows, ceil_div(kFewestColumns, dy.w)));
   return {rows, length, ceil_div(rows, length)};
 }
 
@@ -106,13 +107,6 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   }
 }
 
-struct StoreSum {
-  float* to;
-  __device__ void operator()(int64_t, int64_t i, const double (&total)[1]) const {
-    to[i] = static_cast<float>(total[0]);
-  }
-};
-
 int power_of_two(int64_t count, int most) {
   int p = 1;
   while (p < count && 2 * p <= most) p *= 2;
@@ -159,8 +153,7 @@ void depthwise_backward_weights(cudaStream_t stream, const View& x, const View& 
           dispatch_kernel(axes.w, true, axes.w.stride, run);
       });
   if (parts.parts == 1) return;
-  const int64_t count = dy.c * kernel_h * kernel_w;
-  merge_parts<1>(stream, workspace, parts.parts, count, count, 1, StoreSum{dw});
+  add_parts(stream, workspace, parts.parts, dy.c * kernel_h * kernel_w, dw);
 }
 
 }  // namespace convoy::CONVOY_DEVICE
