@@ -75,7 +75,7 @@ struct Problem {
 };
 
 // Grid (blocks of anchors, images).
-__global__ void __launch_bounds__(kBlockThreads)
+__global__ void __launch_bounds__(kBlockThreads, 3)
     loss_kernel(Problem p, float* __restrict__ d_loc, float* __restrict__ d_conf, double* __restrict__ parts) {
   const int64_t n = blockIdx.y, anchor = static_cast<int64_t>(blockIdx.x) * kBlockThreads + threadIdx.x;
   const int64_t i = n * p.anchors + anchor;

@@ -24,11 +24,11 @@ struct BinaryCrossEntropy {
   }
 };
 struct SmoothL1 {
-  double beta;
+  double beta, inverse;  // 1 / beta
   __device__ double operator()(double x, double target, double* slope) const {
     const double d = x - target, size = fabs(d);
-    *slope = size < beta ? d / beta : d > 0 ? 1.0 : d < 0 ? -1.0 : d;
-    return size < beta ? d * d / (2 * beta) : size - beta / 2;
+    *slope = size < beta ? d * inverse : d > 0 ? 1.0 : d < 0 ? -1.0 : d;
+    return size < beta ? 0.5 * d * d * inverse : size - 0.5 * beta;
   }
 };
 
@@ -129,7 +129,7 @@ void bce_with_logits(cudaStream_t stream, const float* x, const float* t, int64_
 
 void smooth_l1(cudaStream_t stream, const float* x, const float* t, int64_t count, double beta, double scale,
                float* loss, float* d_x, double* workspace) {
-  run_loss(stream, SmoothL1{beta}, x, t, count, scale, loss, d_x, workspace);
+  run_loss(stream, SmoothL1{beta, 1 / beta}, x, t, count, scale, loss, d_x, workspace);
 }
 
 void label_counts(cudaStream_t stream, const int32_t* target, int64_t rows, int64_t labels, int64_t classes,

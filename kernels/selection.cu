@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kBlockThreads)
 }
 
 // One block: the place of the last of them that takes part.
-__global__ void __launch_bounds__(kBlockThreads)
+__global__ void __launch_bounds__(kBlockThreads, 3)
     tie_place_kernel(const float* __restrict__ values, int64_t count, int64_t anchors, const State* __restrict__ state,
                      const int64_t* __restrict__ ties, int64_t chunks, float* selection) {
   CONVOY_SHARED(int64_t[2], chunk);  // its number, and how many of its equals take part
