@@ -1,6 +1,7 @@
 // Attention: every pixel (or channel) becomes a weighted sum of others. All images are blocked fp32, each may be a
 // slice of its own; `workspace` has the bytes that the function *_workspace_bytes names for the same shapes.
 #pragma once
+#include "kernels/cuda_stream.h"
 #include "kernels/isa.h"
 #include "kernels/view.h"
 
@@ -43,3 +44,42 @@ CONVOY_CPU_KERNELS(size_t encoding_workspace_bytes(const View& x, int64_t codewo
                    void encoding_backward(const View& dy, const View& x, const View& codewords, const float* scale,
                                           const View& distances, const View& dx, float* dcodewords, float* dscale,
                                           float* workspace);)
+
+// On the GPU: nhwc images of fp32, fp16 or bf16, sums in fp32; the arrays that are no images and the weights of
+// codewords are fp32, y and dy of the encoding any of the three. Everything as above except for these:
+//   position attention   `strip` queries of every image are attended at a time, which is what memory is needed for;
+//                        position_attention_strip names a good number. The backward pass does without y.
+//   channel attention    forward needs a workspace, too.
+//   encoding             distances are fp32 or of x's dtype.
+// Every workspace is aligned to 16 bytes. Throws std::invalid_argument on another layout or dtype.
+CONVOY_CUDA_KERNELS(
+    /// output: y or df; ca_weight needs no more than the others.
+    size_t criss_cross_cuda_workspace_bytes(const View& image, const View& output);
+    void ca_weight(cudaStream_t stream, const View& t, const View& f, const View& w, float* workspace);
+    void ca_map(cudaStream_t stream, const View& w, const View& g, const View& y, float* workspace);
+    void ca_map_transposed(cudaStream_t stream, const View& w, const View& t, const View& df, float* workspace);
+
+    int64_t position_attention_strip(const View& q);
+    size_t position_attention_cuda_workspace_bytes(const View& q, const View& y, int64_t strip);
+    void position_attention(cudaStream_t stream, const View& q, const View& k, const View& v, const View& y,
+                            const View& lse, int64_t strip, float* workspace);
+    size_t position_attention_backward_cuda_workspace_bytes(const View& dq, const View& dk, const View& dv,
+                                                            int64_t strip);
+    void position_attention_backward(cudaStream_t stream, const View& dy, const View& q, const View& k, const View& v,
+                                     const View& lse, const View& dq, const View& dk, const View& dv, int64_t strip,
+                                     float* workspace);
+
+    size_t channel_attention_cuda_workspace_bytes(const View& x, const View& y);
+    void channel_attention(cudaStream_t stream, const View& x, const View& y, const View& weights, float* workspace);
+    size_t channel_attention_backward_cuda_workspace_bytes(const View& x, const View& dx);
+    void channel_attention_backward(cudaStream_t stream, const View& dy, const View& x, const View& weights,
+                                    const View& dx, float* workspace);
+
+    size_t encoding_cuda_workspace_bytes(const View& x, int64_t codewords);
+    void encoding(cudaStream_t stream, const View& x, const View& codewords, const float* scale, const View& y,
+                  const View& distances, float* workspace);
+    size_t encoding_backward_cuda_workspace_bytes(const View& x, const View& distances, const View& dx,
+                                                  int64_t codewords);
+    void encoding_backward(cudaStream_t stream, const View& dy, const View& x, const View& codewords,
+                           const float* scale, const View& distances, const View& dx, float* dcodewords, float* dscale,
+                           float* workspace);)

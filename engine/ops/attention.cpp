@@ -65,6 +65,22 @@ void run_ca_map_transposed(const KernelArgs& a) {
   CONVOY_CPU(ca_map_transposed, a.in[0], a.in[1], a.out[0], scratch(a));
 }
 
+template <auto Run>
+Kernel prepare_criss_cross_cuda(const PrepareArgs& args) {
+  return {.run = [](const KernelArgs& a) { Run(a); },
+          .workspace_bytes = emulated::criss_cross_cuda_workspace_bytes(args.in[1], args.out[0]),
+          .implementation = "products by rows and columns"};
+}
+void run_ca_weight_cuda(const KernelArgs& a) {
+  CONVOY_CUDA(a, ca_weight, a.in[0], a.in[1], a.out[0], scratch(a));
+}
+void run_ca_map_cuda(const KernelArgs& a) {
+  CONVOY_CUDA(a, ca_map, a.in[0], a.in[1], a.out[0], scratch(a));
+}
+void run_ca_map_transposed_cuda(const KernelArgs& a) {
+  CONVOY_CUDA(a, ca_map_transposed, a.in[0], a.in[1], a.out[0], scratch(a));
+}
+
 // Position attention: inputs (query, key, value), outputs (y, log-sum-exp per pixel).
 
 std::vector<TensorInfo> infer_position(const Node& node) {
@@ -113,6 +129,27 @@ Kernel prepare_position_backward(const PrepareArgs& args) {
           .implementation = "tiled"};
 }
 
+Kernel prepare_position_cuda(const PrepareArgs& args) {
+  const int64_t strip = emulated::position_attention_strip(args.in[0]);
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CUDA(a, position_attention, a.in[0], a.in[1], a.in[2], a.out[0], a.out[1], strip, scratch(a));
+              },
+          .workspace_bytes = emulated::position_attention_cuda_workspace_bytes(args.in[0], args.out[0], strip),
+          .implementation = "strips of queries"};
+}
+Kernel prepare_position_backward_cuda(const PrepareArgs& args) {
+  const int64_t strip = emulated::position_attention_strip(args.in[1]);
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CUDA(a, position_attention_backward, a.in[0], a.in[1], a.in[2], a.in[3], a.in[5], a.out[0],
+                            a.out[1], a.out[2], strip, scratch(a));
+              },
+          .workspace_bytes =
+              emulated::position_attention_backward_cuda_workspace_bytes(args.out[0], args.out[1], args.out[2], strip),
+          .implementation = "strips of queries"};
+}
+
 // Channel attention: outputs (y, weights).
 
 std::vector<TensorInfo> infer_channel(const Node& node) {
@@ -142,6 +179,21 @@ Kernel prepare_channel_backward(const PrepareArgs& args) {
                 CONVOY_CPU(channel_attention_backward, a.in[0], a.in[1], a.in[2], a.out[0], scratch(a));
               },
           .workspace_bytes = CONVOY_CPU(channel_attention_backward_workspace_bytes, args.in[1]),
+          .implementation = "products"};
+}
+
+Kernel prepare_channel_cuda(const PrepareArgs& args) {
+  return {
+      .run = [](const KernelArgs& a) { CONVOY_CUDA(a, channel_attention, a.in[0], a.out[0], a.out[1], scratch(a)); },
+      .workspace_bytes = emulated::channel_attention_cuda_workspace_bytes(args.in[0], args.out[0]),
+      .implementation = "products"};
+}
+Kernel prepare_channel_backward_cuda(const PrepareArgs& args) {
+  return {.run =
+              [](const KernelArgs& a) {
+                CONVOY_CUDA(a, channel_attention_backward, a.in[0], a.in[1], a.in[2], a.out[0], scratch(a));
+              },
+          .workspace_bytes = emulated::channel_attention_backward_cuda_workspace_bytes(args.in[1], args.out[0]),
           .implementation = "products"};
 }
 
@@ -191,6 +243,25 @@ Kernel prepare_encoding_backward(const PrepareArgs& args) {
           .implementation = "products"};
 }
 
+Kernel prepare_encoding_cuda(const PrepareArgs& args) {
+  return {.run =
+              [](const KernelArgs& a) {
+                CONVOY_CUDA(a, encoding, a.in[0], a.in[1], a.in[2].f32(), a.out[0], a.out[1], scratch(a));
+              },
+          .workspace_bytes = emulated::encoding_cuda_workspace_bytes(args.in[0], args.in[1].n),
+          .implementation = "products"};
+}
+Kernel prepare_encoding_backward_cuda(const PrepareArgs& args) {
+  return {.run =
+              [](const KernelArgs& a) {
+                CONVOY_CUDA(a, encoding_backward, a.in[0], a.in[1], a.in[2], a.in[3].f32(), a.in[4], a.out[0],
+                            a.out[1].f32(), a.out[2].f32(), scratch(a));
+              },
+          .workspace_bytes =
+              emulated::encoding_backward_cuda_workspace_bytes(args.in[1], args.in[4], args.out[0], args.in[2].n),
+          .implementation = "products"};
+}
+
 }  // namespace
 
 Value ca_weight(Value t, Value f) {
@@ -215,43 +286,52 @@ std::vector<OpDef> attention_ops() {
        .infer = infer_ca_weight,
        .grad = grad_ca_weight,
        .flops = criss_cross_flops,
-       .prepare_cpu = prepare_criss_cross<run_ca_weight>},
+       .prepare_cpu = prepare_criss_cross<run_ca_weight>,
+       .prepare_cuda = prepare_criss_cross_cuda<run_ca_weight_cuda>},
       {.name = "ca_map",
        .infer = infer_ca_map,
        .grad = grad_ca_map,
        .flops = criss_cross_flops,
-       .prepare_cpu = prepare_criss_cross<run_ca_map>},
+       .prepare_cpu = prepare_criss_cross<run_ca_map>,
+       .prepare_cuda = prepare_criss_cross_cuda<run_ca_map_cuda>},
       {.name = "ca_map_transposed",
        .infer = infer_ca_map,
        .flops = criss_cross_flops,
-       .prepare_cpu = prepare_criss_cross<run_ca_map_transposed>},
+       .prepare_cpu = prepare_criss_cross<run_ca_map_transposed>,
+       .prepare_cuda = prepare_criss_cross_cuda<run_ca_map_transposed_cuda>},
       {.name = "position_attention",
        .infer = infer_position,
        .grad = grad_position,
        .flops = position_flops,
-       .prepare_cpu = prepare_position},
+       .prepare_cpu = prepare_position,
+       .prepare_cuda = prepare_position_cuda},
       {.name = "position_attention_backward",
        .infer = infer_position_backward,
        .flops = position_backward_flops,
-       .prepare_cpu = prepare_position_backward},
+       .prepare_cpu = prepare_position_backward,
+       .prepare_cuda = prepare_position_backward_cuda},
       {.name = "channel_attention",
        .infer = infer_channel,
        .grad = grad_channel,
        .flops = channel_flops,
-       .prepare_cpu = prepare_channel},
+       .prepare_cpu = prepare_channel,
+       .prepare_cuda = prepare_channel_cuda},
       {.name = "channel_attention_backward",
        .infer = infer_channel_backward,
        .flops = channel_backward_flops,
-       .prepare_cpu = prepare_channel_backward},
+       .prepare_cpu = prepare_channel_backward,
+       .prepare_cuda = prepare_channel_backward_cuda},
       {.name = "encnet_encoding",
        .infer = infer_encoding,
        .grad = grad_encoding,
        .flops = encoding_flops,
-       .prepare_cpu = prepare_encoding},
+       .prepare_cpu = prepare_encoding,
+       .prepare_cuda = prepare_encoding_cuda},
       {.name = "encnet_encoding_backward",
        .infer = infer_encoding_backward,
        .flops = encoding_backward_flops,
-       .prepare_cpu = prepare_encoding_backward},
+       .prepare_cpu = prepare_encoding_backward,
+       .prepare_cuda = prepare_encoding_backward_cuda},
   };
 }
 
