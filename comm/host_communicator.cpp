@@ -7,33 +7,17 @@
 #include <cstring>
 #include <exception>
 
+#include "comm/nccl_communicator.h"
+#include "comm/nccl_stand_in.h"
+#include "comm/reduce.h"
 #include "comm/watchdog.h"
 #include "engine/error.h"
+#include "kernels/device_runtime.h"
 
 namespace convoy {
 namespace {
 
 constexpr size_t kSlotBytes = size_t{128} << 10;  // a longer message goes in pieces
-
-struct Sum {
-  float operator()(float a, float b) const { return a + b; }
-  // Wraps, as hardware does, rather than being undefined.
-  int64_t operator()(int64_t a, int64_t b) const {
-    return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
-  }
-};
-
-struct Maximum {
-  // NaN where either is.
-  float operator()(float a, float b) const { return b > a || b != b ? b : a; }
-  int64_t operator()(int64_t a, int64_t b) const { return b > a ? b : a; }
-};
-
-template <class T, class Operation>
-void combine(T* to, const T* other, size_t size, Operation operation) {
-#pragma omp simd
-  for (size_t i = 0; i < size; ++i) to[i] = operation(to[i], other[i]);
-}
 
 std::byte* bytes_of(const std::shared_ptr<SharedMemory>& memory) {
   return static_cast<std::byte*>(memory->data());
@@ -259,6 +243,14 @@ void HostCommunicator::finish_sums() {
   liveness_->enter(Channel::kGradient, "finish_sums");
   gradients_.finish();
   liveness_->leave(Channel::kGradient);
+}
+
+std::unique_ptr<DeviceCommunicator> HostCommunicator::on_device(DeviceRuntime& runtime) {
+  if (&runtime != &emulated::device_runtime()) return nullptr;
+  return std::make_unique<NcclCommunicator>(
+      nccl::nccl_stand_in(), *this, runtime,
+      NcclOptions{.enter = [this](const std::string& name) { liveness_->enter(Channel::kInline, name); },
+                  .leave = [this] { liveness_->leave(Channel::kInline); }});
 }
 
 std::vector<std::shared_ptr<Communicator>> thread_communicators(int ranks, double timeout_seconds) {

@@ -44,6 +44,8 @@ class HostCommunicator : public Communicator {
   void start_sum(std::vector<std::span<float>> segments, const std::string& name) override;
   void finish_sums() override;
 
+  std::unique_ptr<DeviceCommunicator> on_device(DeviceRuntime& runtime) override;
+
   void set_activity(std::string_view what) override { liveness_->set_activity(what); }
   void set_data_file(std::string_view file) override { liveness_->set_data_file(file); }
   void fail_all(const std::string& message) override { liveness_->fail(message, rank_); }

@@ -12,6 +12,9 @@
 
 namespace convoy {
 
+class DeviceCommunicator;
+class DeviceRuntime;
+
 enum class ReduceOp : uint8_t { kSum, kMax };
 
 /// A group of ranks that run the same program.
@@ -49,6 +52,10 @@ class Communicator {
   virtual void start_sum(std::vector<std::span<float>> segments, const std::string& name) = 0;
   /// Waits until everything that was started is summed.
   virtual void finish_sums() = 0;
+
+  /// The same ranks for data in the device's memory (collective on the inline channel); null where they can only
+  /// exchange by way of the host. This communicator and the runtime must outlive it.
+  virtual std::unique_ptr<DeviceCommunicator> on_device(DeviceRuntime& runtime);
 
   /// What this rank is doing outside collectives ("waiting for data") and the data file it took last, for the messages
   /// that other ranks print when they wait for it. A new activity is a sign of progress: the timeout counts from it, so

@@ -31,6 +31,12 @@ Context::Context(const ContextOptions& options, std::shared_ptr<Communicator> co
 
 Context::~Context() = default;
 
+DeviceCommunicator* Context::device_communicator() {
+  if (!device_communicator_asked_ && device_) device_communicator_ = communicator_->on_device(device_->runtime());
+  device_communicator_asked_ = true;
+  return device_communicator_.get();
+}
+
 void* Context::claim_arena(size_t bytes, const void* user) {
   if (!arena_ || arena_->bytes < bytes) {
     arena_.reset();  // before the larger one is there, so that both are never held at once

@@ -6,6 +6,7 @@
 
 #include "engine/communicator.h"
 #include "engine/device.h"
+#include "engine/device_communicator.h"
 #include "engine/memory.h"
 #include "engine/profiler.h"
 
@@ -38,6 +39,9 @@ class Context {
   Communicator& communicator() const { return *communicator_; }
   /// Null on `cpu`, whose memory is the host's.
   Device* device() const { return device_.get(); }
+  /// The ranks as the device reaches them; null where they exchange by way of the host. All ranks ask for it at the
+  /// same place among their collectives.
+  DeviceCommunicator* device_communicator();
   Profiler& profiler() { return profiler_; }
   PlanCache& plans() { return *plans_; }
 
@@ -55,6 +59,8 @@ class Context {
   ContextOptions options_;
   std::shared_ptr<Communicator> communicator_;
   std::unique_ptr<Device> device_;
+  std::unique_ptr<DeviceCommunicator> device_communicator_;
+  bool device_communicator_asked_ = false;
   Profiler profiler_;
   std::unique_ptr<PlanCache> plans_;
   std::shared_ptr<Storage> arena_;

@@ -49,6 +49,11 @@ struct ExchangeArgs {
   const std::string& name;  ///< of the collective, for messages
 };
 
+/// Launches that belong to no node: what CONVOY_CUDA asks of its arguments.
+struct OnStream {
+  cudaStream_t stream;
+};
+
 /// The message of a collective: what it sends, and what it makes of that of all ranks. Messages of independent nodes
 /// travel together (engine/plan_messages.cpp).
 struct Message {
@@ -59,6 +64,10 @@ struct Message {
   std::function<void(std::span<const std::vector<View>> in, float* message)> pack;
   /// kSum: `all` is the sum; kGather: rank r's message starts at all + r * stride.
   std::function<void(const float* all, size_t stride, int ranks, std::span<const View> out)> unpack;
+  /// The same by kernels, with everything in device memory.
+  std::function<void(OnStream stream, std::span<const std::vector<View>> in, float* message)> pack_on_device;
+  std::function<void(OnStream stream, const float* all, size_t stride, int ranks, std::span<const View> out)>
+      unpack_on_device;
 };
 
 /// A node made ready to run on a device: everything that depends on shapes alone is done. A collective has `message`,

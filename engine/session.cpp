@@ -133,6 +133,7 @@ void Session::run(const StepState& step) {
   const auto memory = static_cast<size_t>(memory_lanes());
   const size_t bytes = plan_->arena_bytes * (plan_->sequential ? 1 : memory) + plan_->kept_bytes * memory;
   auto* arena = static_cast<char*>(context.claim_arena(bytes, this));
+  const GiveUpOnError give_up(on_device_ ? on_device_->ranks() : nullptr);
   if (on_device_) on_device_->begin(inputs_);
   if (!placed_ || arena != arena_) {
     arena_ = arena;
@@ -160,8 +161,10 @@ void Session::run(const StepState& step) {
   for (; l < launches.size(); ++l) run_launch(l, step, 0, lanes_.count);
   if (!on_device_) return;
   try {
-    on_device_->end([this](size_t launch, int lane) { return bound_[static_cast<size_t>(lane)][launch].in; },
-                    [this](const Launch& launch) { return name_of(launch); });
+    on_device_->end(
+        fmt::format("step {} on the device", step.global_step + 1),
+        [this](size_t launch, int lane) { return bound_[static_cast<size_t>(lane)][launch].in; },
+        [this](const Launch& launch) { return name_of(launch); });
   } catch (const std::exception& e) {
     fail("step {}, {}", step.global_step, e.what());
   }
@@ -228,11 +231,19 @@ void Session::exchange(size_t l, const StepState& step) {
   switch (launch.kind) {
     case Launch::Kind::kStartSum: {
       const auto segments = segments_of(plan_->buckets[static_cast<size_t>(launch.bucket)]);
+      if (on_device_ && on_device_->ranks()) {
+        on_device_->ranks()->start_sum(on_device_->on_device(segments), on_device_->device().compute(), name);
+        break;
+      }
       if (on_device_) on_device_->fetch_gradients(segments);
       communicator.start_sum(segments, name);
       break;
     }
     case Launch::Kind::kFinishSums:
+      if (on_device_ && on_device_->ranks()) {
+        on_device_->ranks()->finish_sums(on_device_->device().compute());
+        break;
+      }
       communicator.finish_sums();
       if (on_device_)
         for (const GradientBucket& bucket : plan_->buckets) on_device_->send_gradients(segments_of(bucket));
@@ -244,6 +255,10 @@ void Session::exchange(size_t l, const StepState& step) {
         for (int lane = 0; lane < lanes; ++lane) in[i].push_back(bound_[static_cast<size_t>(lane)][l].in[i]);
       }
       std::span<const View> out = bound_[0][l].out;
+      if (on_device_ && on_device_->ranks() && !launch.kernel.exchange) {
+        on_device_->exchange(launch, in, out, name);
+        break;
+      }
       StagedExchange staged;
       if (on_device_) {
         staged = on_device_->stage(in, out);

@@ -2,11 +2,17 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 
+#include "engine/context.h"
 #include "engine/schedule.h"
 #include "kernels/reorder.h"
 
 namespace convoy {
+
+GiveUpOnError::~GiveUpOnError() {
+  if (ranks_ && std::uncaught_exceptions() > before_) ranks_->abort();
+}
 
 namespace {
 constexpr size_t kAlignment = 256;
@@ -51,6 +57,15 @@ SessionDevice::SessionDevice(Device& device, Graph& graph, const Schedule& sched
     device.upload(constants_.back(), plain.view().data,
                   static_cast<size_t>(plain.shape().count()) * dtype_size(plain.dtype()));
   }
+  const bool exchanges = std::any_of(plan.launches.begin(), plan.launches.end(),
+                                     [](const Launch& launch) { return launch.kind != Launch::Kind::kKernel; });
+  // Exact sums are the host's work.
+  if (exchanges && !graph.context().options().exact_ranks) ranks_ = graph.context().device_communicator();
+  for (const Launch& launch : plan.launches)
+    if (ranks_ && launch.kind == Launch::Kind::kExchange)
+      message_floats_ = std::max(message_floats_, Plan::message_floats(launch));
+  if (message_floats_ > 0)
+    messages_ = device.memory()->allocate((1 + static_cast<size_t>(ranks_->size())) * message_floats_ * sizeof(float));
   for (const Launch& launch : plan.launches) fault_slot_.push_back(launch.kernel.explain ? fault_slots_++ : -1);
   faults_.resize(static_cast<size_t>(fault_slots_ * std::max(lanes, 1)));
   if (fault_slots_ > 0) fault_memory_ = device.memory()->allocate(faults_.size() * sizeof(int64_t));
@@ -76,8 +91,10 @@ void SessionDevice::begin(const std::map<std::string, const void*>& inputs) {
   runtime.wait(device_.compute(), inputs_there_.get());
 }
 
-void SessionDevice::end(const std::function<std::span<const View>(size_t launch, int lane)>& in,
+void SessionDevice::end(const std::string& step,
+                        const std::function<std::span<const View>(size_t launch, int lane)>& in,
                         const std::function<std::string(const Launch&)>& name) {
+  if (ranks_) ranks_->synchronize(device_.compute(), step);
   if (!fault_memory_) return device_.synchronize();
   device_.download(faults_.data(), fault_memory_->data, faults_.size() * sizeof(int64_t));
   device_.synchronize();
@@ -122,6 +139,38 @@ void* SessionDevice::leaf(const PlanLeaf& leaf, int lane) const {
 int64_t* SessionDevice::fault(size_t launch, int lane) const {
   if (fault_slot_[launch] < 0) return nullptr;
   return static_cast<int64_t*>(fault_memory_->data) + lane * fault_slots_ + fault_slot_[launch];
+}
+
+void SessionDevice::exchange(const Launch& launch, std::span<const std::vector<View>> in, std::span<const View> out,
+                             const std::string& name) {
+  const OnStream on{device_.compute()};
+  const size_t floats = Plan::message_floats(launch);
+  float* message = static_cast<float*>(messages_->data);
+  size_t at = 0, first = 0;
+  for (const ExchangePart& part : launch.parts) {
+    part.message.pack_on_device(on, in.subspan(first, part.inputs), message + at);
+    at += part.message.floats;
+    first += part.inputs;
+  }
+  const bool gathered = launch.parts[0].message.kind == Message::Kind::kGather;
+  float* all = gathered ? message + message_floats_ : message;
+  if (gathered)
+    ranks_->all_gather(message, floats * sizeof(float), all, on.stream, name);
+  else
+    ranks_->all_reduce(message, floats, ReduceOp::kSum, on.stream, name);
+  at = first = 0;
+  for (const ExchangePart& part : launch.parts) {
+    part.message.unpack_on_device(on, all + at, floats, gathered ? ranks_->size() : 1,
+                                  out.subspan(first, part.outputs));
+    at += part.message.floats;
+    first += part.outputs;
+  }
+}
+
+std::vector<std::span<float>> SessionDevice::on_device(const std::vector<std::span<float>>& segments) const {
+  std::vector<std::span<float>> result;
+  for (const std::span<float> segment : segments) result.emplace_back(on_device(segment.data()), segment.size());
+  return result;
 }
 
 StagedExchange SessionDevice::stage(std::span<const std::vector<View>> in, std::span<const View> out) {

@@ -1,11 +1,13 @@
 // What a session keeps on a device, and what passes between host and device in a step.
 #pragma once
+#include <exception>
 #include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "engine/device_communicator.h"
 #include "engine/graph.h"
 #include "engine/param_store.h"
 #include "engine/plan.h"
@@ -19,6 +21,18 @@ struct StagedExchange {
   std::vector<View> out;
 };
 
+/// A rank that leaves a step by an exception must not wait for collectives that others will not come to: freeing memory
+/// waits for the device.
+class GiveUpOnError {
+ public:
+  explicit GiveUpOnError(DeviceCommunicator* ranks) : ranks_(ranks) {}
+  ~GiveUpOnError();
+
+ private:
+  DeviceCommunicator* ranks_;
+  int before_ = std::uncaught_exceptions();
+};
+
 class SessionDevice {
  public:
   /// `lanes` of a session; 0 on a rank without images.
@@ -27,8 +41,9 @@ class SessionDevice {
   /// Before the launches of a step: the device's parameters are made the newer ones, `inputs` are copied. Throws Error
   /// when an input is missing.
   void begin(const std::map<std::string, const void*>& inputs);
-  /// After them: waits, and throws what an operator has to say of its data. `in` gives a launch's inputs.
-  void end(const std::function<std::span<const View>(size_t launch, int lane)>& in,
+  /// After them: waits, and throws what an operator has to say of its data. `in` gives a launch's inputs, `step` names
+  /// what is waited for.
+  void end(const std::string& step, const std::function<std::span<const View>(size_t launch, int lane)>& in,
            const std::function<std::string(const Launch&)>& name);
 
   Device& device() const { return device_; }
@@ -39,6 +54,14 @@ class SessionDevice {
   }
   /// KernelArgs::fault of a launch.
   int64_t* fault(size_t launch, int lane) const;
+
+  /// The ranks, when the plan has exchanges and the device reaches them.
+  DeviceCommunicator* ranks() const { return ranks_; }
+  /// Packs, exchanges and unpacks on the compute stream. Only where ranks() is not null and the launch has messages.
+  void exchange(const Launch& launch, std::span<const std::vector<View>> in, std::span<const View> out,
+                const std::string& name);
+  /// Those segments of the host's gradients as they lie on the device.
+  std::vector<std::span<float>> on_device(const std::vector<std::span<float>>& segments) const;
 
   StagedExchange stage(std::span<const std::vector<View>> in, std::span<const View> out);
   void send(const StagedExchange& exchange, std::span<const View> out);
@@ -60,6 +83,9 @@ class SessionDevice {
   }
 
   Device& device_;
+  DeviceCommunicator* ranks_ = nullptr;
+  size_t message_floats_ = 0;          // of the longest message; with ranks()
+  std::shared_ptr<Storage> messages_;  // a rank's own, then those of all ranks
   ParamStore& store_;
   const Plan& plan_;
   int lanes_;

@@ -1,5 +1,6 @@
 // Collectives between the lanes and ranks of a global batch. Each has two forms: one message of floats, whose sum is
 // formed in the order of ranks, or exact sums (engine/exact_sum.h), which no division of the batch changes.
+#include <algorithm>
 #include <cmath>
 
 #include "engine/context.h"
@@ -7,6 +8,8 @@
 #include "engine/ops.h"
 #include "engine/ops/common.h"
 #include "engine/ops/registry.h"
+#include "kernels/device_runtime.h"
+#include "kernels/exchange.h"
 
 namespace convoy {
 
@@ -68,8 +71,21 @@ Kernel prepare_sum(const PrepareArgs& args) {
     for (size_t i = 0; i < counts.size(); sum += counts[i++])
       for (size_t k = 0; k < counts[i]; ++k) out[i].f32()[k] = static_cast<float>(factor * sum[k]);
   };
+  const auto pack_on_device = [=](OnStream on, LaneViews in, float* message) {
+    for (size_t i = 0; i < counts.size(); message += counts[i++])
+      CONVOY_CUDA(on, sum_lanes, in[i], static_cast<int64_t>(counts[i]), message);
+  };
+  const auto unpack_on_device = [=](OnStream on, const float* sum, size_t, int, std::span<const View> out) {
+    for (size_t i = 0; i < counts.size(); sum += counts[i++])
+      CONVOY_CUDA(on, scale_floats, sum, static_cast<int64_t>(counts[i]), factor, out[i].f32());
+  };
   return {.implementation = "sum",
-          .message = {.kind = Message::Kind::kSum, .floats = floats, .pack = pack, .unpack = unpack}};
+          .message = {.kind = Message::Kind::kSum,
+                      .floats = floats,
+                      .pack = pack,
+                      .unpack = unpack,
+                      .pack_on_device = pack_on_device,
+                      .unpack_on_device = unpack_on_device}};
 }
 
 // Inputs (mean, var), which are statistics of `count` values per channel and lane.
@@ -113,7 +129,20 @@ Message bn_message(size_t channels, double lane_count) {
       out[1].f32()[c] = static_cast<float>(moments.m2 / moments.count);
     }
   };
-  return {.kind = Message::Kind::kGather, .floats = 1 + 2 * channels, .pack = pack, .unpack = unpack};
+  const auto width = static_cast<int64_t>(channels);
+  const auto pack_on_device = [=](OnStream on, LaneViews in, float* message) {
+    CONVOY_CUDA(on, bn_merge_lanes, in[0], in[1], lane_count, width, message);
+  };
+  const auto unpack_on_device = [=](OnStream on, const float* all, size_t stride, int ranks,
+                                    std::span<const View> out) {
+    CONVOY_CUDA(on, bn_merge_ranks, all, static_cast<int64_t>(stride), ranks, width, out[0].f32(), out[1].f32());
+  };
+  return {.kind = Message::Kind::kGather,
+          .floats = 1 + 2 * channels,
+          .pack = pack,
+          .unpack = unpack,
+          .pack_on_device = pack_on_device,
+          .unpack_on_device = unpack_on_device};
 }
 
 Kernel prepare_bn_stats(const PrepareArgs& args) {
@@ -150,8 +179,24 @@ Kernel prepare_first_rank(const PrepareArgs& args) {
     std::copy_n(all, first, out[0].f32());
     std::copy_n(all + first, second, out[1].f32());
   };
+  const auto pack_on_device = [=](OnStream on, LaneViews in, float* message) {
+    const auto lane = [](const std::vector<View>& lanes) {
+      return std::span(lanes).first(std::min<size_t>(lanes.size(), 1));
+    };
+    CONVOY_CUDA(on, sum_lanes, lane(in[0]), static_cast<int64_t>(first), message);
+    CONVOY_CUDA(on, sum_lanes, lane(in[1]), static_cast<int64_t>(second), message + first);
+  };
+  const auto unpack_on_device = [=](OnStream on, const float* all, size_t, int, std::span<const View> out) {
+    CONVOY_CUDA(on, copy_bytes, all, out[0].data, first * sizeof(float));
+    CONVOY_CUDA(on, copy_bytes, all + first, out[1].data, second * sizeof(float));
+  };
   return {.implementation = "rank 0's",
-          .message = {.kind = Message::Kind::kGather, .floats = first + second, .pack = pack, .unpack = unpack}};
+          .message = {.kind = Message::Kind::kGather,
+                      .floats = first + second,
+                      .pack = pack,
+                      .unpack = unpack,
+                      .pack_on_device = pack_on_device,
+                      .unpack_on_device = unpack_on_device}};
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // Which work of which stream runs next: the adversary that looks for missing events.
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -153,7 +154,11 @@ void keep_going(Device& device) {
   if (caretaker.process != getpid()) {
     caretaker.process = getpid();
     caretaker.devices.clear();
+    sigset_t all, before;  // signals are for the program's threads
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     std::thread(take_care).detach();
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   if (std::find(caretaker.devices.begin(), caretaker.devices.end(), &device) == caretaker.devices.end())
     caretaker.devices.push_back(&device);
