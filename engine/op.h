@@ -138,7 +138,7 @@ struct OpDef {
   /// Makes the node ready on `cpu`. A missing entry is an error at plan time that names the node.
   Kernel (*prepare_cpu)(const PrepareArgs&) = nullptr;
   /// The same on devices with memory of their own (`cuda`, `emulated`), often the same function: it launches by
-  /// CONVOY_KERNEL or CONVOY_CUDA. Collectives have none: what they exchange passes through the host.
+  /// CONVOY_KERNEL or CONVOY_CUDA. Collectives have none: prepare_cpu gives their messages for host and device.
   Kernel (*prepare_cuda)(const PrepareArgs&) = nullptr;
   /// Inputs whose memory output 0 may take over when it has the same geometry and nobody reads them later.
   std::vector<int> in_place = {};
@@ -161,7 +161,7 @@ const OpDef& find_op(const std::string& name);
 void register_op(OpDef op);
 Cost cost_of(const Node& node);
 
-/// Whether the operator has a kernel for the device, and that kernel. Collectives work on host memory everywhere.
+/// Whether the operator has a kernel for the device, and that kernel. Those of collectives serve every device.
 bool has_kernel(const OpDef& op, DeviceKind device);
 Kernel prepare(const OpDef& op, const PrepareArgs& args);
 
