@@ -9,7 +9,7 @@ namespace convoy::CONVOY_DEVICE {
 
 constexpr int kSumTileThreads = 32;     ///< most threads of a block along the channels
 constexpr int64_t kFewestPixels = 128;  ///< of a part
-constexpr int64_t kMostPixelParts = 256;
+constexpr int64_t kMostPixelParts = 512;
 constexpr int kMergeWidth = 32, kMergeHeight = 8;  ///< threads over channels and over parts
 constexpr int64_t kMostGridZ = 65535;
 
@@ -53,7 +53,8 @@ __device__ inline void merge_rows(const float (&sums)[kSums][kLanes], int64_t ti
 }
 
 /// First stage. Grid (parts, tiles of channels, images). `shape` is that of one image. terms.at<kLanes>(shape, n, c)
-/// gives an object whose add(shape, row, c, sums) adds what pixel `row` (of all images) contributes.
+/// gives an object whose add(shape, row, c, sums) adds what pixel `row` (of all images) contributes; where
+/// Terms::kWrites, it may also write and is called for pad lanes, too.
 /// partial[((n*parts + part)*kSums + s)*channels + c].
 template <int kLanes, int kSums, class Terms>
 __global__ void __launch_bounds__(kBlockThreads)
@@ -63,7 +64,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   const int64_t last = first + parts.length < parts.pixels ? first + parts.length : parts.pixels;
   for (int64_t n = blockIdx.z; n < images; n += gridDim.z) {
     float sums[kSums][kLanes] = {};
-    if (c < shape.channels) {
+    if (c < (Terms::kWrites ? shape.padded : shape.channels)) {
       const auto at = terms.template at<kLanes>(shape, n, c);
       for (int64_t p = first + threadIdx.y; p < last; p += blockDim.y) at.add(shape, n * parts.pixels + p, c, sums);
     }
@@ -106,17 +107,27 @@ void merge_parts(cudaStream_t stream, const float* partial, int64_t parts, int64
          channels, padded, images, finish);
 }
 
-/// Both stages for images of the shape of x. finish is called for the channels up to `padded`.
+inline size_t pixel_sums_bytes(const Rows& image, int64_t images, int sums) {
+  return static_cast<size_t>(partial_floats(images, pixel_parts(image.rows).parts, image.channels, sums)) *
+         sizeof(float);
+}
+
+/// Both stages for images of image.rows pixels; workspace of pixel_sums_bytes. finish is called for the channels up to
+/// `padded`.
 template <int kLanes, int kSums, class Terms, class Finish>
-void sum_pixels(cudaStream_t stream, const View& x, const Terms& terms, int64_t padded, const Finish& finish,
-                float* workspace) {
-  const Rows image{x.pixels(), x.c, x.blocks() * x.block};
-  const PixelParts parts = pixel_parts(x.pixels());
+void sum_pixels(cudaStream_t stream, const Rows& image, int64_t images, const Terms& terms, int64_t padded,
+                const Finish& finish, float* workspace) {
+  const PixelParts parts = pixel_parts(image.rows);
   Geometry g = geometry(image, kLanes, kSumTileThreads, 1, 65535);
   g.grid.x = static_cast<unsigned>(parts.parts);
-  g.grid.z = static_cast<unsigned>(std::min(x.n, kMostGridZ));
-  launch({g.grid, g.block, 0, stream}, pixel_sums_kernel<kLanes, kSums, Terms>, terms, image, parts, x.n, workspace);
-  merge_parts<kSums>(stream, workspace, parts.parts, x.c, padded, x.n, finish);
+  g.grid.z = static_cast<unsigned>(std::min(images, kMostGridZ));
+  launch({g.grid, g.block, 0, stream}, pixel_sums_kernel<kLanes, kSums, Terms>, terms, image, parts, images, workspace);
+  merge_parts<kSums>(stream, workspace, parts.parts, image.channels, padded, images, finish);
+}
+
+/// The shape of one image of x.
+inline Rows image_rows(const View& x) {
+  return {x.pixels(), x.c, x.blocks() * x.block};
 }
 
 }  // namespace convoy::CONVOY_DEVICE

@@ -125,6 +125,7 @@ __global__ void __launch_bounds__(kBlockThreads)
 // What a gate's gradient sums.
 template <class T>
 struct Products {
+  static constexpr bool kWrites = false;
   Operand<const T> a, b;
 
   template <int kLanes>
@@ -205,7 +206,7 @@ template <class Op>
 void per_channel(const char* name, cudaStream_t stream, const View& x, const View& gate, const View& y, Op op) {
   check_operands(name, {&x, &y}, true);
   check_gate(name, x, gate);
-  const Rows shape{x.pixels(), x.c, x.blocks() * x.block};
+  const Rows shape = image_rows(x);
   if (x.count() == 0) return;
   const bool vectors = vectors_fit({&x, &y}, x.n * x.pixels()) && vectors_fit({&gate}, x.n);
   dispatch(name, x.dtype, vectors, [&]<class T, int kLanes>(Element<T>, std::integral_constant<int, kLanes>) {
@@ -272,7 +273,7 @@ void mul_channel(cudaStream_t stream, const View& x, const View& gate, const Vie
 }
 
 size_t gate_cuda_workspace_bytes(const View& x) {
-  return static_cast<size_t>(partial_floats(x.n, pixel_parts(x.pixels()).parts, x.c, 1)) * sizeof(float);
+  return pixel_sums_bytes(image_rows(x), x.n, 1);
 }
 void mul_channel_backward_gate(cudaStream_t stream, const View& dy, const View& x, const View& dgate,
                                float* workspace) {
@@ -281,7 +282,7 @@ void mul_channel_backward_gate(cudaStream_t stream, const View& dy, const View& 
   if (x.count() == 0) return;
   dispatch("mul_channel_backward_gate", x.dtype, vectors_fit({&dy, &x}, x.n * x.pixels()),
            [&]<class T, int kLanes>(Element<T>, std::integral_constant<int, kLanes>) {
-             sum_pixels<kLanes, 1>(stream, x, Products<T>{operand<const T>(dy), operand<const T>(x)},
+             sum_pixels<kLanes, 1>(stream, image_rows(x), x.n, Products<T>{operand<const T>(dy), operand<const T>(x)},
                                    dgate.blocks() * dgate.block, StoreGate<T>{operand<T>(dgate)}, workspace);
            });
 }

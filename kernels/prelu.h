@@ -1,5 +1,6 @@
 // Parametric ReLU (He et al. 2015) on blocked images: y = x where x > 0, else slope * x.
 #pragma once
+#include "kernels/cuda_stream.h"
 #include "kernels/isa.h"
 #include "kernels/view.h"
 
@@ -23,3 +24,11 @@ inline int64_t prelu_workspace(const View& x) {
 CONVOY_CPU_KERNELS(void prelu(const View& x, const float* slope, int64_t slopes, const View& y);
                    void prelu_backward(const View& dy, const View& x, const float* slope, int64_t slopes,
                                        const View& dx, float* dslope, float* workspace);)
+
+// On the GPU: nhwc images of fp32, fp16 or bf16, all pointers to device memory, work enqueued on `stream`;
+// prelu_backward needs a workspace of prelu_cuda_workspace_bytes. Throws std::invalid_argument on another layout or
+// dtype.
+CONVOY_CUDA_KERNELS(void prelu(cudaStream_t stream, const View& x, const float* slope, int64_t slopes, const View& y);
+                    size_t prelu_cuda_workspace_bytes(const View& x);
+                    void prelu_backward(cudaStream_t stream, const View& dy, const View& x, const float* slope,
+                                        int64_t slopes, const View& dx, float* dslope, void* workspace);)

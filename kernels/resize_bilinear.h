@@ -28,8 +28,11 @@ CONVOY_CPU_KERNELS(
     /// dx from dy: every source pixel sums the output pixels that copied it.
     void resize_nearest_backward(const View& dy, const ResizeParams& params, const View& dx);)
 
-// On the GPU: the bilinear ones, nhwc images of fp32, fp16 or bf16 in device memory, work enqueued on `stream`. Throws
+// On the GPU: nhwc images of fp32, fp16 or bf16 in device memory, work enqueued on `stream`. Throws
 // std::invalid_argument on another layout or dtype.
 CONVOY_CUDA_KERNELS(void resize_bilinear(cudaStream_t stream, const View& x, const ResizeParams& params, const View& y);
                     void resize_bilinear_backward(cudaStream_t stream, const View& dy, const ResizeParams& params,
-                                                  const View& dx);)
+                                                  const View& dx);
+                    void resize_nearest(cudaStream_t stream, const View& x, const ResizeParams& params, const View& y);
+                    void resize_nearest_backward(cudaStream_t stream, const View& dy, const ResizeParams& params,
+                                                 const View& dx);)

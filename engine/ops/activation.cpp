@@ -68,7 +68,7 @@ Kernel prepare_hardswish_backward(const PrepareArgs&) {
 }
 Kernel prepare_prelu(const PrepareArgs& args) {
   const int64_t slopes = args.node.inputs[1].shape()[0];
-  return {.run = [=](const KernelArgs& a) { CONVOY_CPU(prelu, a.in[0], a.in[1].f32(), slopes, a.out[0]); },
+  return {.run = [=](const KernelArgs& a) { CONVOY_KERNEL(a, prelu, a.in[0], a.in[1].f32(), slopes, a.out[0]); },
           .implementation = "elementwise"};
 }
 Kernel prepare_prelu_backward(const PrepareArgs& args) {
@@ -80,6 +80,16 @@ Kernel prepare_prelu_backward(const PrepareArgs& args) {
               },
           .workspace_bytes = static_cast<size_t>(prelu_workspace(args.in[0])) * sizeof(float),
           .implementation = "chunked sums"};
+}
+Kernel prepare_prelu_backward_cuda(const PrepareArgs& args) {
+  const int64_t slopes = args.node.inputs[2].shape()[0];
+  return {.run =
+              [=](const KernelArgs& a) {
+                CONVOY_CUDA(a, prelu_backward, a.in[0], a.in[1], a.in[2].f32(), slopes, a.out[0], a.out[1].f32(),
+                            a.workspace);
+              },
+          .workspace_bytes = emulated::prelu_cuda_workspace_bytes(args.in[1]),
+          .implementation = "two-stage"};
 }
 
 }  // namespace
@@ -122,8 +132,17 @@ std::vector<OpDef> activation_ops() {
        .prepare_cpu = prepare_hardswish_backward,
        .prepare_cuda = prepare_hardswish_backward,
        .in_place = {0}},
-      {.name = "prelu", .infer = infer_prelu, .grad = grad_prelu, .prepare_cpu = prepare_prelu, .in_place = {0}},
-      {.name = "prelu_backward", .infer = infer_prelu_backward, .prepare_cpu = prepare_prelu_backward, .in_place = {0}},
+      {.name = "prelu",
+       .infer = infer_prelu,
+       .grad = grad_prelu,
+       .prepare_cpu = prepare_prelu,
+       .prepare_cuda = prepare_prelu,
+       .in_place = {0}},
+      {.name = "prelu_backward",
+       .infer = infer_prelu_backward,
+       .prepare_cpu = prepare_prelu_backward,
+       .prepare_cuda = prepare_prelu_backward_cuda,
+       .in_place = {0}},
   };
 }
 

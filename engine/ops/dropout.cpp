@@ -25,8 +25,8 @@ Kernel prepare_dropout(const PrepareArgs& args) {
   const auto key = static_cast<uint64_t>(args.node.attrs.integer("key"));
   return {.run =
               [=](const KernelArgs& a) {
-                CONVOY_CPU(dropout, a.in[0], p, mix(a.step.seed, key), static_cast<uint64_t>(a.step.global_step),
-                           a.step.first_slot, whole_channels, a.out[0]);
+                CONVOY_KERNEL(a, dropout, a.in[0], p, mix(a.step.seed, key), static_cast<uint64_t>(a.step.global_step),
+                              a.step.first_slot, whole_channels, a.out[0]);
               },
           .implementation = "philox"};
 }
@@ -47,6 +47,7 @@ std::vector<OpDef> dropout_ops() {
            .infer = infer_dropout,
            .grad = grad_dropout,
            .prepare_cpu = prepare_dropout,
+           .prepare_cuda = prepare_dropout,
            .in_place = {0}}};
 }
 

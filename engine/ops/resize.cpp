@@ -53,12 +53,13 @@ Kernel prepare_bilinear_backward(const PrepareArgs& args) {
           .implementation = "gather"};
 }
 Kernel prepare_nearest(const PrepareArgs& args) {
-  return {.run = [p = params_of(args.node)](const KernelArgs& a) { CONVOY_CPU(resize_nearest, a.in[0], p, a.out[0]); },
+  return {.run = [p = params_of(args.node)](
+                     const KernelArgs& a) { CONVOY_KERNEL(a, resize_nearest, a.in[0], p, a.out[0]); },
           .implementation = "nearest"};
 }
 Kernel prepare_nearest_backward(const PrepareArgs& args) {
   return {.run = [p = params_of(args.node)](
-                     const KernelArgs& a) { CONVOY_CPU(resize_nearest_backward, a.in[0], p, a.out[0]); },
+                     const KernelArgs& a) { CONVOY_KERNEL(a, resize_nearest_backward, a.in[0], p, a.out[0]); },
           .implementation = "gather"};
 }
 
@@ -106,10 +107,15 @@ std::vector<OpDef> resize_ops() {
                    .flops = bilinear_flops,
                    .prepare_cpu = prepare_bilinear_backward,
                    .prepare_cuda = prepare_bilinear_backward});
-    ops.push_back(
-        {.name = "resize_nearest" + by, .infer = infer_resize, .grad = grad_resize, .prepare_cpu = prepare_nearest});
-    ops.push_back(
-        {.name = "resize_nearest" + by + "_backward", .infer = infer_resize, .prepare_cpu = prepare_nearest_backward});
+    ops.push_back({.name = "resize_nearest" + by,
+                   .infer = infer_resize,
+                   .grad = grad_resize,
+                   .prepare_cpu = prepare_nearest,
+                   .prepare_cuda = prepare_nearest});
+    ops.push_back({.name = "resize_nearest" + by + "_backward",
+                   .infer = infer_resize,
+                   .prepare_cpu = prepare_nearest_backward,
+                   .prepare_cuda = prepare_nearest_backward});
   }
   return ops;
 }

@@ -82,7 +82,7 @@ std::vector<TensorInfo> infer_labels(const Node& node) {
   return {{DType::kI32, {labels.shape()[0], h, w}}};
 }
 Kernel prepare_labels(const PrepareArgs&) {
-  return {.run = [](const KernelArgs& a) { CONVOY_CPU(label_resize, a.in[0], a.out[0]); },
+  return {.run = [](const KernelArgs& a) { CONVOY_KERNEL(a, label_resize, a.in[0], a.out[0]); },
           .implementation = "bilinear, truncated"};
 }
 
@@ -116,7 +116,11 @@ std::vector<OpDef> sample_ops() {
        .flops = sample_flops,
        .layout = layout_backward_grid,
        .prepare_cpu = prepare_backward_grid},
-      {.name = "label_resize", .infer = infer_labels, .layout = layout_plain, .prepare_cpu = prepare_labels},
+      {.name = "label_resize",
+       .infer = infer_labels,
+       .layout = layout_plain,
+       .prepare_cpu = prepare_labels,
+       .prepare_cuda = prepare_labels},
   };
 }
 

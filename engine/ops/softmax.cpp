@@ -48,23 +48,33 @@ Kernel prepare_softmax(const PrepareArgs& args) {
   const bool log = args.node.attrs.flag("log");
   const Shape& x = args.node.inputs[0].shape();
   if (over_channels(args.node))
-    return {.run = [=](const KernelArgs& a) { CONVOY_CPU(softmax_channels, a.in[0], log, a.out[0]); },
+    return {.run = [=](const KernelArgs& a) { CONVOY_KERNEL(a, softmax_channels, a.in[0], log, a.out[0]); },
             .implementation = "channels"};
   const int64_t length = x[x.rank() - 1], rows = x.count() / length;
-  return {
-      .run = [=](const KernelArgs& a) { CONVOY_CPU(softmax_rows, a.in[0].f32(), rows, length, log, a.out[0].f32()); },
-      .implementation = "rows"};
+  return {.run =
+              [=](const KernelArgs& a) {
+                if (a.on_device)
+                  CONVOY_CUDA(a, softmax_rows, a.in[0], rows, length, log, a.out[0]);
+                else
+                  CONVOY_CPU(softmax_rows, a.in[0].f32(), rows, length, log, a.out[0].f32());
+              },
+          .implementation = "rows"};
 }
 Kernel prepare_backward(const PrepareArgs& args) {
   const bool log = args.node.attrs.flag("log");
   const Shape& x = args.node.inputs[0].shape();
   if (over_channels(args.node))
-    return {.run = [=](const KernelArgs& a) { CONVOY_CPU(softmax_channels_backward, a.in[0], a.in[1], log, a.out[0]); },
-            .implementation = "channels"};
+    return {
+        .run =
+            [=](const KernelArgs& a) { CONVOY_KERNEL(a, softmax_channels_backward, a.in[0], a.in[1], log, a.out[0]); },
+        .implementation = "channels"};
   const int64_t length = x[x.rank() - 1], rows = x.count() / length;
   return {.run =
               [=](const KernelArgs& a) {
-                CONVOY_CPU(softmax_rows_backward, a.in[0].f32(), a.in[1].f32(), rows, length, log, a.out[0].f32());
+                if (a.on_device)
+                  CONVOY_CUDA(a, softmax_rows_backward, a.in[0], a.in[1], rows, length, log, a.out[0]);
+                else
+                  CONVOY_CPU(softmax_rows_backward, a.in[0].f32(), a.in[1].f32(), rows, length, log, a.out[0].f32());
               },
           .implementation = "rows"};
 }
@@ -90,6 +100,7 @@ std::vector<OpDef> softmax_ops() {
        .flops = softmax_flops,
        .layout = layout_softmax,
        .prepare_cpu = prepare_softmax,
+       .prepare_cuda = prepare_softmax,
        .in_place = {0},
        .takes_slices = false},
       {.name = "softmax_backward",
@@ -97,6 +108,7 @@ std::vector<OpDef> softmax_ops() {
        .flops = softmax_flops,
        .layout = layout_softmax,
        .prepare_cpu = prepare_backward,
+       .prepare_cuda = prepare_backward,
        .in_place = {0},
        .takes_slices = false},
   };
