@@ -49,6 +49,13 @@ double norm_flops(const Node& n) {
   return 8.0 * static_cast<double>(n.inputs[0].shape().count());
 }
 
+// The same calls, with the workspace of the device.
+Kernel with_workspace(Kernel kernel, size_t bytes, std::string implementation) {
+  kernel.workspace_bytes = bytes;
+  kernel.implementation = std::move(implementation);
+  return kernel;
+}
+
 float eps_of(const PrepareArgs& args) {
   return static_cast<float>(args.node.attrs.real("eps"));
 }
@@ -57,8 +64,8 @@ Kernel prepare_group_norm(const PrepareArgs& args) {
   const int64_t groups = args.node.attrs.integer("groups");
   return {.run =
               [groups, eps = eps_of(args)](const KernelArgs& a) {
-                CONVOY_CPU(group_norm, a.in[0], a.in[1].f32(), a.in[2].f32(), groups, eps, a.out[0], a.out[1].f32(),
-                           a.out[2].f32(), static_cast<double*>(a.workspace));
+                CONVOY_KERNEL(a, group_norm, a.in[0], a.in[1].f32(), a.in[2].f32(), groups, eps, a.out[0],
+                              a.out[1].f32(), a.out[2].f32(), static_cast<double*>(a.workspace));
               },
           .workspace_bytes = static_cast<size_t>(group_norm_workspace(args.in[0], groups)) * sizeof(double),
           .implementation = "two-pass"};
@@ -67,25 +74,39 @@ Kernel prepare_group_norm_backward(const PrepareArgs& args) {
   const int64_t groups = args.node.attrs.integer("groups");
   return {.run =
               [=](const KernelArgs& a) {
-                CONVOY_CPU(group_norm_backward, a.in[0], a.in[1], a.in[2].f32(), a.in[3].f32(), a.in[4].f32(), groups,
-                           a.out[0], a.out[1].f32(), a.out[2].f32(), static_cast<double*>(a.workspace));
+                CONVOY_KERNEL(a, group_norm_backward, a.in[0], a.in[1], a.in[2].f32(), a.in[3].f32(), a.in[4].f32(),
+                              groups, a.out[0], a.out[1].f32(), a.out[2].f32(), static_cast<double*>(a.workspace));
               },
           .workspace_bytes = static_cast<size_t>(group_norm_workspace(args.in[1], groups)) * sizeof(double),
           .implementation = "chunked sums"};
 }
 Kernel prepare_l2_norm(const PrepareArgs& args) {
-  return {
-      .run = [eps = eps_of(args)](const KernelArgs& a) { CONVOY_CPU(l2_norm, a.in[0], a.in[1].f32(), eps, a.out[0]); },
-      .implementation = "pixels"};
+  return {.run = [eps = eps_of(args)](
+                     const KernelArgs& a) { CONVOY_KERNEL(a, l2_norm, a.in[0], a.in[1].f32(), eps, a.out[0]); },
+          .implementation = "pixels"};
 }
 Kernel prepare_l2_norm_backward(const PrepareArgs& args) {
   return {.run =
               [eps = eps_of(args)](const KernelArgs& a) {
-                CONVOY_CPU(l2_norm_backward, a.in[0], a.in[1], a.in[2].f32(), eps, a.out[0], a.out[1].f32(),
-                           static_cast<float*>(a.workspace));
+                CONVOY_KERNEL(a, l2_norm_backward, a.in[0], a.in[1], a.in[2].f32(), eps, a.out[0], a.out[1].f32(),
+                              static_cast<float*>(a.workspace));
               },
           .workspace_bytes = static_cast<size_t>(l2_norm_workspace(args.in[1])) * sizeof(float),
           .implementation = "pixels"};
+}
+Kernel prepare_group_norm_cuda(const PrepareArgs& args) {
+  const int64_t groups = args.node.attrs.integer("groups");
+  return with_workspace(prepare_group_norm(args), emulated::group_norm_cuda_workspace_bytes(args.in[0], groups),
+                        "merged moments");
+}
+Kernel prepare_group_norm_backward_cuda(const PrepareArgs& args) {
+  const int64_t groups = args.node.attrs.integer("groups");
+  return with_workspace(prepare_group_norm_backward(args),
+                        emulated::group_norm_cuda_workspace_bytes(args.in[1], groups), "two-stage");
+}
+Kernel prepare_l2_norm_backward_cuda(const PrepareArgs& args) {
+  return with_workspace(prepare_l2_norm_backward(args), emulated::l2_norm_cuda_workspace_bytes(args.in[1]),
+                        "pixels, two-stage");
 }
 
 }  // namespace
@@ -104,22 +125,26 @@ std::vector<OpDef> group_norm_ops() {
        .grad = grad_group_norm,
        .flops = norm_flops,
        .prepare_cpu = prepare_group_norm,
+       .prepare_cuda = prepare_group_norm_cuda,
        .in_place = {0}},
       {.name = "group_norm_backward",
        .infer = infer_group_norm_backward,
        .flops = norm_flops,
        .prepare_cpu = prepare_group_norm_backward,
+       .prepare_cuda = prepare_group_norm_backward_cuda,
        .in_place = {0}},
       {.name = "l2_norm",
        .infer = infer_l2_norm,
        .grad = grad_l2_norm,
        .flops = norm_flops,
        .prepare_cpu = prepare_l2_norm,
+       .prepare_cuda = prepare_l2_norm,
        .in_place = {0}},
       {.name = "l2_norm_backward",
        .infer = infer_l2_norm_backward,
        .flops = norm_flops,
-       .prepare_cpu = prepare_l2_norm_backward},
+       .prepare_cpu = prepare_l2_norm_backward,
+       .prepare_cuda = prepare_l2_norm_backward_cuda},
   };
 }
 
