@@ -1,5 +1,5 @@
 // convoy bench: measurements of training steps, alone or in turns with PyTorch (step), of what ranks cost them (ranks)
-// and of exchanges by themselves (comm).
+// and of exchanges by themselves (comm); of single operators (op, in bench_op.cpp).
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -184,6 +184,7 @@ void add_bench_command(CLI::App& app) {
     bench_ranks(ranks_args->ranks, ranks_args->json, measure, print_ranks);
   });
 
+  add_bench_op_command(*command);
   CLI::App* comm = command->add_subcommand("comm", "latency and bandwidth of exchanges between ranks");
   const auto comm_args = std::make_shared<CommArguments>(*comm);
   comm->callback([comm_args] {

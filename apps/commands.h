@@ -34,6 +34,7 @@ void add_plan_command(CLI::App& app);
 void add_report_command(CLI::App& app);
 void add_verify_command(CLI::App& app);
 void add_bench_command(CLI::App& app);
+void add_bench_op_command(CLI::App& bench);
 void add_weights_command(CLI::App& app);
 
 /// The words of this process's command line, for the records of a run.

@@ -18,6 +18,7 @@
 #include "engine/version.h"
 #include "kernels/conv2d_onednn.h"
 #include "kernels/isa.h"
+#include "kernels/unverified.h"
 
 namespace {
 
@@ -34,12 +35,14 @@ void print_version(bool json) {
                                               {"onednn", onednn},
                                               {"mpi", mpi},
                                               {"devices", {"cpu", "emulated"}},
-                                              {"unverified_kernels", nlohmann::ordered_json::array()}}
+                                              {"unverified_kernels", convoy::unverified_device_paths()}}
                            .dump());
     return;
   }
   fmt::print("convoy {} (instruction set {}, oneDNN {}, MPI {}, devices: cpu, emulated)\n", convoy::kVersion,
              convoy::cpu::isa_name(), onednn.empty() ? "no" : onednn, mpi ? "yes" : "no");
+  for (const std::string& path : convoy::unverified_device_paths())
+    fmt::print("device code that no check has run: {}\n", path);
 }
 
 /// A closed standard stream would give its number to the next file that is opened, and messages would land in that.

@@ -111,7 +111,7 @@ __device__ T merge_block(T value, Merge merge) {
     if (static_cast<int>(threadIdx.x) < half)
       shared[threadIdx.x] = merge(shared[threadIdx.x], shared[threadIdx.x + half]);
   }
-  return shared[0];
+  return threadIdx.x == 0 ? shared[0] : value;
 }
 
 struct SumOfSquares {

@@ -5,6 +5,7 @@ set -u
 convoy=$(realpath "$1")
 golden=$(realpath "$(dirname "$0")/../golden/segmentron/cityscapes_fast_scnn.a.json")
 weights=$(realpath "$(dirname "$0")/../golden/weights")
+bench=$(realpath "$(dirname "$0")/../../bench")
 work=$(mktemp -d)
 trap 'umount "$work/small" 2>/dev/null; rm -rf "$work"' EXIT
 cd "$work"
@@ -152,6 +153,24 @@ check "bench ranks" timeout 120 $convoy bench ranks --ranks 2 --net FastSCNN --s
 has_keys() { python3 -c 'import json, sys; r = json.load(open(sys.argv[1])); [r[k] for k in sys.argv[2:]]' "$@"; }
 check "its figures" has_keys ranks.json together alone side_by_side ratio_to_alone ratio_to_side_by_side statistics_and_counts gradients
 check "bench ranks with an image each" timeout 120 $convoy bench ranks --ranks 2 --net FastSCNN --size 64x96 --batch 2 --warmup 0 --rounds 1 --steps 1
+check "bench op" $convoy bench op --filter '^(relu|activation|add) ' --threads 1 --repeats 2 --max-seconds 2 --json op.json
+row=$(python3 -c "import json; print(json.load(open('op.json'))['rows'][-1]['command'])")
+check "bench op: a row's own command measures it alone" sh -c "$convoy ${row#convoy } --json row.json &&
+  python3 -c \"import json; a, b = (json.load(open(f))['rows'] for f in ('op.json', 'row.json')); assert len(b) == 1 and b[0]['id'] == a[-1]['id']\""
+check "bench op on the emulated device agrees with the CPU" sh -c "$convoy bench op --device emulated --filter '^(add|bn_stats|resize_bilinear|softmax_cross) ?' --json emulated.json &&
+  python3 -c \"import json; d = json.load(open('emulated.json')); assert len(d['rows']) > 3 and not d['times_are_meaningful']; assert all(r['largest_error'] < 1e-4 and 'share_of_roofline' not in r['ours'] for r in d['rows'] if r['largest_error'] is not None)\""
+check "bench op: a network's shapes" sh -c "$convoy bench op --from-net FastSCNN --size 64x96 --batch 2 --list | grep -q ' times  conv2d '"
+refused "bench op: a filter that finds nothing" "operators here: " $convoy bench op --filter nothing-like-this
+refused "bench op: half a filter" "no regular expression" $convoy bench op --filter '('
+refused "bench op: no such library" "nowhere.so" $convoy bench op --user-kernel ./nowhere.so:f --for add
+refused "bench op: a kernel for nothing" "--for" $convoy bench op --user-kernel ./nowhere.so:f
+if command -v cc > /dev/null; then
+  check "bench op: a user's kernel compiles" cc -O2 -shared -fPIC -o add.so "$bench/user_kernel/add.c"
+  check "bench op: a user's kernel beside ours" sh -c "$convoy bench op --user-kernel ./add.so:my_add --for add --repeats 2 --max-seconds 2 --json user.json &&
+    python3 -c \"import json; r = json.load(open('user.json'))['rows']; assert r and all(x['user_error'] == 0 and x['user']['seconds'] for x in r)\""
+  check "bench op: a user's kernel that declines" sh -c "$convoy bench op --user-kernel add.so:my_add --for scale --repeats 1 | grep -q 'does not take these arguments'"
+  refused "bench op: no such function" "no function 'your_add'" $convoy bench op --user-kernel add.so:your_add --for add
+fi
 check "bench comm" timeout 120 $convoy bench comm --ranks 2 --net FastSCNN --repeats 1 --json comm.json
 check "its figures" has_keys comm.json all_reduce gradient_sum best_bucket_bytes
 check "verify" sh -c "$convoy verify --threads 1 '$golden' | tail -1 | grep -q ' 0 failed'"
