@@ -12,9 +12,6 @@ namespace convoy {
 
 namespace {
 
-// Which of (channel, corner of the square) is the slow index in the deep tensor's channels.
-enum class Order : int64_t { kChannelSlow, kCornerSlow };
-
 Shape deep_of(const Shape& wide, int64_t r) {
   CONVOY_CHECK(r > 0 && wide[2] % r == 0 && wide[3] % r == 0, "{} is no whole number of {}x{} squares", wide.str(), r,
                r);
@@ -47,17 +44,21 @@ void grad_channel_shuffle(GradContext& g) {
   g.set(0, channel_shuffle(g.d_output(), g.input(0).shape()[1] / g.node().attrs.integer("groups")));
 }
 
+DepthOrder order_of(const Node& node) {
+  return static_cast<DepthOrder>(node.attrs.integer("order"));
+}
+
 using Table = std::shared_ptr<const std::vector<int32_t>>;
 
 /// The channel of each place (kernels/shuffle.h).
 Table channel_table(const Node& node, int64_t wide_channels) {
   const int64_t corners = node.attrs.integer("r") * node.attrs.integer("r");
-  const auto order = static_cast<Order>(node.attrs.integer("order"));
+  const DepthOrder order = order_of(node);
   std::vector<int32_t> table;
   for (int64_t corner = 0; corner < corners; ++corner)
     for (int64_t c = 0; c < wide_channels; ++c)
       table.push_back(
-          static_cast<int32_t>(order == Order::kChannelSlow ? c * corners + corner : corner * wide_channels + c));
+          static_cast<int32_t>(order == DepthOrder::kChannelSlow ? c * corners + corner : corner * wide_channels + c));
   return std::make_shared<const std::vector<int32_t>>(std::move(table));
 }
 
@@ -87,7 +88,23 @@ Kernel prepare_channel_shuffle(const PrepareArgs& args) {
           .implementation = "gather"};
 }
 
-Value to_space(Value x, int64_t r, Order order) {
+Kernel prepare_to_space_cuda(const PrepareArgs& args) {
+  return {.run = [order = order_of(args.node), r = args.node.attrs.integer("r")](
+                     const KernelArgs& a) { CONVOY_CUDA(a, depth_to_space, a.in[0], order, r, a.out[0]); },
+          .implementation = "gather"};
+}
+Kernel prepare_to_depth_cuda(const PrepareArgs& args) {
+  return {.run = [order = order_of(args.node), r = args.node.attrs.integer("r")](
+                     const KernelArgs& a) { CONVOY_CUDA(a, space_to_depth, a.in[0], order, r, a.out[0]); },
+          .implementation = "gather"};
+}
+Kernel prepare_channel_shuffle_cuda(const PrepareArgs& args) {
+  return {.run = [groups = args.node.attrs.integer("groups")](
+                     const KernelArgs& a) { CONVOY_CUDA(a, channel_shuffle, a.in[0], groups, a.out[0]); },
+          .implementation = "gather"};
+}
+
+Value to_space(Value x, int64_t r, DepthOrder order) {
   return x.graph->append("depth_to_space", {x}, {{"r", r}, {"order", static_cast<int64_t>(order)}});
 }
 
@@ -98,10 +115,10 @@ double no_flops(const Node&) {
 }  // namespace
 
 Value pixel_shuffle(Value x, int64_t factor) {
-  return to_space(x, factor, Order::kChannelSlow);
+  return to_space(x, factor, DepthOrder::kChannelSlow);
 }
 Value dupsampling(Value x, Value weight, int64_t factor) {
-  return to_space(conv2d(x, weight, {}), factor, Order::kCornerSlow);
+  return to_space(conv2d(x, weight, {}), factor, DepthOrder::kCornerSlow);
 }
 Value channel_shuffle(Value x, int64_t groups) {
   return x.graph->append("channel_shuffle", {x}, {{"groups", groups}});
@@ -113,17 +130,20 @@ std::vector<OpDef> shuffle_ops() {
        .infer = infer_to_space,
        .grad = grad_to_space,
        .flops = no_flops,
-       .prepare_cpu = prepare_to_space},
+       .prepare_cpu = prepare_to_space,
+       .prepare_cuda = prepare_to_space_cuda},
       {.name = "space_to_depth",
        .infer = infer_to_depth,
        .grad = grad_to_depth,
        .flops = no_flops,
-       .prepare_cpu = prepare_to_depth},
+       .prepare_cpu = prepare_to_depth,
+       .prepare_cuda = prepare_to_depth_cuda},
       {.name = "channel_shuffle",
        .infer = infer_channel_shuffle,
        .grad = grad_channel_shuffle,
        .flops = no_flops,
-       .prepare_cpu = prepare_channel_shuffle},
+       .prepare_cpu = prepare_channel_shuffle,
+       .prepare_cuda = prepare_channel_shuffle_cuda},
   };
 }
 
