@@ -1,5 +1,6 @@
 // Sampling of images at given places, as PyTorch's grid_sample with zeros outside.
 #pragma once
+#include "kernels/cuda_stream.h"
 #include "kernels/isa.h"
 #include "kernels/view.h"
 
@@ -25,3 +26,15 @@ CONVOY_CPU_KERNELS(void grid_sample(const View& x, const View& grid, const GridS
                                                const View& dx);
                    void grid_sample_backward_grid(const View& dy, const View& x, const View& grid,
                                                   const GridSampleParams& params, const View& dgrid);)
+
+// On the GPU: nhwc images of fp32, fp16 or bf16 and grids of fp32 in device memory, work enqueued on `stream`. Throws
+// std::invalid_argument on other views and on sizes that do not fit each other. `workspace` is aligned to 16 bytes.
+//
+// grid_sample_backward_x   the same bits in every order; all of dx is NaN where a value of dy is not finite
+CONVOY_CUDA_KERNELS(void grid_sample(cudaStream_t stream, const View& x, const View& grid,
+                                     const GridSampleParams& params, const View& y);
+                    size_t grid_sample_backward_x_cuda_workspace_bytes(const View& dx);
+                    void grid_sample_backward_x(cudaStream_t stream, const View& dy, const View& grid,
+                                                const GridSampleParams& params, const View& dx, void* workspace);
+                    void grid_sample_backward_grid(cudaStream_t stream, const View& dy, const View& x, const View& grid,
+                                                   const GridSampleParams& params, const View& dgrid);)

@@ -57,7 +57,8 @@ GridSampleParams params_of(const PrepareArgs& args) {
   return {.align_corners = args.node.attrs.flag("align_corners"), .nearest = args.node.attrs.flag("nearest")};
 }
 Kernel prepare_sample(const PrepareArgs& args) {
-  return {.run = [p = params_of(args)](const KernelArgs& a) { CONVOY_CPU(grid_sample, a.in[0], a.in[1], p, a.out[0]); },
+  return {.run = [p = params_of(args)](
+                     const KernelArgs& a) { CONVOY_KERNEL(a, grid_sample, a.in[0], a.in[1], p, a.out[0]); },
           .implementation = "gather"};
 }
 Kernel prepare_backward_x(const PrepareArgs& args) {
@@ -65,10 +66,18 @@ Kernel prepare_backward_x(const PrepareArgs& args) {
                      const KernelArgs& a) { CONVOY_CPU(grid_sample_backward_x, a.in[0], a.in[1], p, a.out[0]); },
           .implementation = "scatter by block"};
 }
+Kernel prepare_backward_x_cuda(const PrepareArgs& args) {
+  return {.run =
+              [p = params_of(args)](const KernelArgs& a) {
+                CONVOY_CUDA(a, grid_sample_backward_x, a.in[0], a.in[1], p, a.out[0], a.workspace);
+              },
+          .workspace_bytes = emulated::grid_sample_backward_x_cuda_workspace_bytes(args.out[0]),
+          .implementation = "scatter in fixed point"};
+}
 Kernel prepare_backward_grid(const PrepareArgs& args) {
   return {.run =
               [p = params_of(args)](const KernelArgs& a) {
-                CONVOY_CPU(grid_sample_backward_grid, a.in[0], a.in[1], a.in[2], p, a.out[0]);
+                CONVOY_KERNEL(a, grid_sample_backward_grid, a.in[0], a.in[1], a.in[2], p, a.out[0]);
               },
           .implementation = "gather"};
 }
@@ -105,17 +114,20 @@ std::vector<OpDef> sample_ops() {
        .grad = grad_sample,
        .flops = sample_flops,
        .layout = layout_sample,
-       .prepare_cpu = prepare_sample},
+       .prepare_cpu = prepare_sample,
+       .prepare_cuda = prepare_sample},
       {.name = "grid_sample_backward_x",
        .infer = infer_backward_x,
        .flops = sample_flops,
        .layout = layout_sample,
-       .prepare_cpu = prepare_backward_x},
+       .prepare_cpu = prepare_backward_x,
+       .prepare_cuda = prepare_backward_x_cuda},
       {.name = "grid_sample_backward_grid",
        .infer = infer_backward_grid,
        .flops = sample_flops,
        .layout = layout_backward_grid,
-       .prepare_cpu = prepare_backward_grid},
+       .prepare_cpu = prepare_backward_grid,
+       .prepare_cuda = prepare_backward_grid},
       {.name = "label_resize",
        .infer = infer_labels,
        .layout = layout_plain,
