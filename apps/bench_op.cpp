@@ -32,7 +32,7 @@ struct OpArguments {
         ->check(number_between(0, 1e6));
     command
         .add_option("--user-kernel", user_kernel,
-                    "a kernel to be timed and compared beside ours (bench/user_kernel/convoy_kernel.h)")
+                    "a kernel to be timed and compared beside ours (kernels/user_kernel.h)")
         ->type_name("LIB.so:FUNCTION");
     command.add_option("--for", user_op, "the operator that it computes; only its rows are shown")->type_name("OP");
     command.add_flag("--list", list, "print the rows without running them");

@@ -8,9 +8,9 @@
 #include <cstring>
 #include <limits>
 
-#include "bench/user_kernel/convoy_kernel.h"
 #include "engine/rng.h"
 #include "kernels/roofline.h"
+#include "kernels/user_kernel.h"
 
 namespace convoy {
 

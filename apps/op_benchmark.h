@@ -10,7 +10,7 @@
 
 namespace convoy {
 
-/// A kernel of somebody else in a shared object (bench/user_kernel/convoy_kernel.h).
+/// A kernel of somebody else in a shared object (kernels/user_kernel.h).
 class UserKernel {
  public:
   /// "LIB.so:FUNCTION". Throws Error where there is no such library or function.

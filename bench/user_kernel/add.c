@@ -1,7 +1,7 @@
 /* An element-wise sum to be timed beside Convoy's:
- *   cc -O3 -march=native -shared -fPIC -o add.so bench/user_kernel/add.c
+ *   cc -O3 -march=native -I. -shared -fPIC -o add.so bench/user_kernel/add.c
  *   convoy bench op --user-kernel ./add.so:my_add --for add */
-#include "convoy_kernel.h"
+#include "kernels/user_kernel.h"
 
 int my_add(void* stream, const convoy_view* inputs, int32_t input_count, const convoy_view* outputs,
            int32_t output_count, void* workspace, int64_t workspace_bytes, const char* attributes) {

@@ -165,7 +165,7 @@ refused "bench op: half a filter" "no regular expression" $convoy bench op --fil
 refused "bench op: no such library" "nowhere.so" $convoy bench op --user-kernel ./nowhere.so:f --for add
 refused "bench op: a kernel for nothing" "--for" $convoy bench op --user-kernel ./nowhere.so:f
 if command -v cc > /dev/null; then
-  check "bench op: a user's kernel compiles" cc -O2 -shared -fPIC -o add.so "$bench/user_kernel/add.c"
+  check "bench op: a user's kernel compiles" cc -O2 -I "$bench/.." -shared -fPIC -o add.so "$bench/user_kernel/add.c"
   check "bench op: a user's kernel beside ours" sh -c "$convoy bench op --user-kernel ./add.so:my_add --for add --repeats 2 --max-seconds 2 --json user.json &&
     python3 -c \"import json; r = json.load(open('user.json'))['rows']; assert r and all(x['user_error'] == 0 and x['user']['seconds'] for x in r)\""
   check "bench op: a user's kernel that declines" sh -c "$convoy bench op --user-kernel add.so:my_add --for scale --repeats 1 | grep -q 'does not take these arguments'"

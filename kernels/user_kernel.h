@@ -3,8 +3,7 @@
  * The function gets the same tensors as Convoy's own kernel, in the same layouts, with the outputs full of NaN. It
  * returns 0, or another number where it does not take such arguments (the row then says so). On `cpu` and `emulated`
  * all memory is the host's and `stream` is null; the work is to be done when the function returns. */
-#ifndef CONVOY_KERNEL_H
-#define CONVOY_KERNEL_H
+#pragma once
 #include <stdint.h>
 
 enum convoy_dtype { CONVOY_F32, CONVOY_F16, CONVOY_BF16, CONVOY_F64, CONVOY_I64, CONVOY_I32, CONVOY_U8 };
@@ -25,5 +24,3 @@ typedef struct {
 /* `attributes` are the operator's, as its row shows them: "stride_h=2 pad_h=1". */
 typedef int convoy_kernel(void* stream, const convoy_view* inputs, int32_t input_count, const convoy_view* outputs,
                           int32_t output_count, void* workspace, int64_t workspace_bytes, const char* attributes);
-
-#endif
