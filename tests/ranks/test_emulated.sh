@@ -31,9 +31,9 @@ exact=(--exact-ranks TRAIN.MAX_ITERS 3 TRAIN.CHECKPOINT_ITERS 1 TRAIN.GLOBAL_BAT
 trains exact-1 1 "${exact[@]}"
 trains exact-2 2 "${exact[@]}"
 compares "exact, 3 steps of 3 images on 2 ranks" equal exact-1 exact-2
-trains empty-1 1 --exact-ranks TRAIN.MAX_ITERS 1 TRAIN.GLOBAL_BATCH 1
-trains empty-2 2 --exact-ranks TRAIN.MAX_ITERS 1 TRAIN.GLOBAL_BATCH 1
-compares "exact, 1 image on 2 ranks" equal empty-1 empty-2
+trains empty-1 1 --exact-ranks TRAIN.MAX_ITERS 1 TRAIN.GLOBAL_BATCH 2
+trains empty-3 3 --exact-ranks TRAIN.MAX_ITERS 1 TRAIN.GLOBAL_BATCH 2
+compares "exact, 2 images on 3 ranks" equal empty-1 empty-3
 
 first=(TRAIN.MAX_ITERS 1 TRAIN.CHECKPOINT_ITERS 1 SOLVER.WEIGHT_DECAY 0 TRAIN.GLOBAL_BATCH 3)
 trains first-1 1 "${first[@]}"
