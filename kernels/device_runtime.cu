@@ -25,7 +25,7 @@ class Runtime : public DeviceRuntime {
     check(error, "cudaMalloc");
     return data;
   }
-  void free(void* data) override { check(cudaFree(data), "cudaFree"); }
+  void free(void* data) override { cudaFree(data); }
   void* allocate_pinned(size_t bytes) override {
     void* data = nullptr;
     const cudaError_t error = cudaMallocHost(&data, bytes);
@@ -36,20 +36,20 @@ class Runtime : public DeviceRuntime {
     check(error, "cudaMallocHost");
     return data;
   }
-  void free_pinned(void* data) override { check(cudaFreeHost(data), "cudaFreeHost"); }
+  void free_pinned(void* data) override { cudaFreeHost(data); }
 
   cudaStream_t create_stream() override {
     cudaStream_t stream = nullptr;
     check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
     return stream;
   }
-  void destroy_stream(cudaStream_t stream) override { check(cudaStreamDestroy(stream), "cudaStreamDestroy"); }
+  void destroy_stream(cudaStream_t stream) override { cudaStreamDestroy(stream); }
   cudaEvent_t create_event() override {
     cudaEvent_t event = nullptr;
     check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
     return event;
   }
-  void destroy_event(cudaEvent_t event) override { check(cudaEventDestroy(event), "cudaEventDestroy"); }
+  void destroy_event(cudaEvent_t event) override { cudaEventDestroy(event); }
   void record(cudaEvent_t event, cudaStream_t stream) override {
     check(cudaEventRecord(event, stream), "cudaEventRecord");
   }
