@@ -2,7 +2,7 @@
  *
  * The function gets the same tensors as Convoy's own kernel, in the same layouts, with the outputs full of NaN. It
  * returns 0, or another number where it does not take such arguments (the row then says so). On `cpu` and `emulated`
- * all memory is the host's and `stream` is null; the work is to be done when the function returns. */
+ * all memory is the host's and `stream` means nothing; the work is to be done when the function returns. */
 #pragma once
 #include <stdint.h>
 
