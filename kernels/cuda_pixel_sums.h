@@ -53,8 +53,8 @@ __device__ inline void merge_rows(const float (&sums)[kSums][kLanes], int64_t ti
 }
 
 /// First stage. Grid (parts, tiles of channels, images). `shape` is that of one image. terms.at<kLanes>(shape, n, c)
-/// gives an object whose add(shape, row, c, sums) adds what pixel `row` (of all images) contributes; where
-/// Terms::kWrites, it may also write and is called for pad lanes, too.
+/// gives an object whose add(shape, row, c, sums) adds what pixel `row` (of all images) contributes. Terms that also
+/// write have a member kWrites, and are called for pad lanes, too.
 /// partial[((n*parts + part)*kSums + s)*channels + c].
 template <int kLanes, int kSums, class Terms>
 __global__ void __launch_bounds__(kBlockThreads)
@@ -64,7 +64,8 @@ __global__ void __launch_bounds__(kBlockThreads)
   const int64_t last = first + parts.length < parts.pixels ? first + parts.length : parts.pixels;
   for (int64_t n = blockIdx.z; n < images; n += gridDim.z) {
     float sums[kSums][kLanes] = {};
-    if (c < (Terms::kWrites ? shape.padded : shape.channels)) {
+    if (c < (
+                requires { requires Terms::kWrites; } ? shape.padded : shape.channels)) {
       const auto at = terms.template at<kLanes>(shape, n, c);
       for (int64_t p = first + threadIdx.y; p < last; p += blockDim.y) at.add(shape, n * parts.pixels + p, c, sums);
     }
@@ -128,6 +129,13 @@ void sum_pixels(cudaStream_t stream, const Rows& image, int64_t images, const Te
 /// The shape of one image of x.
 inline Rows image_rows(const View& x) {
   return {x.pixels(), x.c, x.blocks() * x.block};
+}
+
+/// The same for all images of x.
+template <int kLanes, int kSums, class Terms, class Finish>
+void sum_pixels(cudaStream_t stream, const View& x, const Terms& terms, int64_t padded, const Finish& finish,
+                float* workspace) {
+  sum_pixels<kLanes, kSums>(stream, image_rows(x), x.n, terms, padded, finish, workspace);
 }
 
 }  // namespace convoy::CONVOY_DEVICE

@@ -125,7 +125,6 @@ __global__ void __launch_bounds__(kBlockThreads)
 // What a gate's gradient sums.
 template <class T>
 struct Products {
-  static constexpr bool kWrites = false;
   Operand<const T> a, b;
 
   template <int kLanes>

@@ -158,7 +158,6 @@ struct BackwardAt {
 };
 template <class T>
 struct BackwardTerms {
-  static constexpr bool kWrites = false;
   Operand<const T> dy, x;
   const float* mean;
   int64_t groups;

@@ -75,7 +75,6 @@ __global__ void __launch_bounds__(kBlockThreads)
 // What the weight's gradient sums.
 template <class T>
 struct WeightTerms {
-  static constexpr bool kWrites = false;
   Operand<const T> dy, x;
   const float* factors;
 
