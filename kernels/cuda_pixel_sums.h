@@ -54,7 +54,7 @@ __device__ inline void merge_rows(const float (&sums)[kSums][kLanes], int64_t ti
 
 /// First stage. Grid (parts, tiles of channels, images). `shape` is that of one image. terms.at<kLanes>(shape, n, c)
 /// gives an object whose add(shape, row, c, sums) adds what pixel `row` (of all images) contributes. Terms that also
-/// write have a member kWrites, and are called for pad lanes, too.
+/// write have a member type Writes, and are called for pad lanes, too.
 /// partial[((n*parts + part)*kSums + s)*channels + c].
 template <int kLanes, int kSums, class Terms>
 __global__ void __launch_bounds__(kBlockThreads)
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   for (int64_t n = blockIdx.z; n < images; n += gridDim.z) {
     float sums[kSums][kLanes] = {};
     if (c < (
-                requires { requires Terms::kWrites; } ? shape.padded : shape.channels)) {
+                requires { typename Terms::Writes; } ? shape.padded : shape.channels)) {
       const auto at = terms.template at<kLanes>(shape, n, c);
       for (int64_t p = first + threadIdx.y; p < last; p += blockDim.y) at.add(shape, n * parts.pixels + p, c, sums);
     }

@@ -62,7 +62,7 @@ struct BackwardAt {
 };
 template <class T>
 struct BackwardTerms {
-  static constexpr bool kWrites = true;
+  using Writes = void;
   Operand<const T> dy, x;
   Operand<T> dx;
   const float* slope;
