@@ -96,7 +96,6 @@ __global__ void __launch_bounds__(kBlockThreads)
 
 // Sums over pixels of the assignments, and backward of the energies' gradients and of those times the distances.
 struct AssignedTerms {
-  static constexpr bool kWrites = false;
   Operand<const float> assignments;
   template <int kLanes>
   __device__ AssignedTerms at(const Rows&, int64_t, int64_t) const {
@@ -108,7 +107,6 @@ struct AssignedTerms {
   }
 };
 struct EnergyTerms {
-  static constexpr bool kWrites = false;
   Operand<const float> assignments, energies, distances;
   template <int kLanes>
   __device__ EnergyTerms at(const Rows&, int64_t, int64_t) const {
@@ -313,7 +311,7 @@ void encoding(cudaStream_t stream, const View& x, const View& codewords, const f
   make_distances(stream, x, codewords, &distances, s.assignments);
   launch(per_warp(stream, x.n * x.pixels()), assign_kernel<float>, operand<const float>(assignments), scale,
          x.n * x.pixels(), Words{count, assignments.pitch}, s.assignments);
-  sum_pixels<1, 1>(stream, image_rows(assignments), x.n, AssignedTerms{operand<const float>(assignments)}, count,
+  sum_pixels<1, 1>(stream, assignments, AssignedTerms{operand<const float>(assignments)}, count,
                    KeepSums<1>{s.assigned, x.n, count}, s.pixel_sums);
   multiply_pixels(stream, s.product, pixel_matrix(assignments), pixel_matrix(x), s.sums, s.partial);
   dispatch("encoding", y.dtype, false, [&]<class T>(Element<T>, auto) {
@@ -352,7 +350,7 @@ void encoding_backward(cudaStream_t stream, const View& dy, const View& x, const
   launch(per_warp(stream, x.n * pixels), energies_kernel<float>, s.assignments, s.code_products, scale, x.n, pixels,
          words, s.energies, s.pulls, s.own);
   sum_pixels<1, 3>(
-      stream, image_rows(assignments), x.n,
+      stream, assignments,
       EnergyTerms{operand<const float>(assignments), operand<const float>(energies), operand<const float>(exact)},
       count, KeepSums<3>{s.sums, x.n, count}, s.pixel_sums);
   multiply_pixels(stream, s.product, pixel_matrix(energies), pixel_matrix(x), s.words, s.partial);

@@ -12,7 +12,6 @@ namespace {
 
 template <class T>
 struct PlainTerms {
-  static constexpr bool kWrites = false;
   Operand<const T> x;
 
   template <int kLanes>
@@ -67,8 +66,7 @@ void conv2d_backward_bias(cudaStream_t stream, const View& dy, float* dbias, flo
   const View all = one_image(dy);
   dispatch("conv2d_backward_bias", dy.dtype, vectors_fit({&dy}, 2),
            [&]<class T, int kLanes>(Element<T>, std::integral_constant<int, kLanes>) {
-             sum_pixels<kLanes, 1>(stream, image_rows(all), all.n, PlainTerms<T>{operand<const T>(dy)}, dy.c,
-                                   StoreSum{dbias}, workspace);
+             sum_pixels<kLanes, 1>(stream, all, PlainTerms<T>{operand<const T>(dy)}, dy.c, StoreSum{dbias}, workspace);
            });
 }
 
