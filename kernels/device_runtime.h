@@ -7,8 +7,8 @@
 
 namespace convoy {
 
-/// One device. Calls that enqueue return at once; all else is as CUDA has it. Throws std::runtime_error with the call and
-/// the runtime's message, faults of earlier launches included; freeing and destroying never do.
+/// One device. Calls that enqueue return at once; all else is as CUDA has it. Throws std::runtime_error with the call
+/// and the runtime's message, faults of earlier launches included; freeing and destroying never do.
 class DeviceRuntime {
  public:
   virtual ~DeviceRuntime() = default;

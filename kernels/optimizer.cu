@@ -127,7 +127,7 @@ struct AllFinite {
   __device__ int32_t operator()(int32_t a, int32_t b) const { return a & b; }
 };
 
-// First stage: kReductionParts blocks take every kReductionParts-th piece of an array; its head is what lies before the
+// First stage: each of gridDim.x blocks takes every gridDim.x-th piece of an array; its head is what lies before the
 // first 16-byte boundary.
 template <class Reduction>
 __global__ void __launch_bounds__(kBlockThreads) reduce_kernel(const float* __restrict__ x, int64_t head, int64_t count,
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kBlockThreads) reduce_kernel(const float* __re
   typename Reduction::Result total = Reduction::kStart;
   const int64_t packs = (count - head) / kLanes,
                 thread = static_cast<int64_t>(blockIdx.x) * kBlockThreads + threadIdx.x;
-  for (int64_t p = thread; p < packs; p += kReductionParts * kBlockThreads) {
+  for (int64_t p = thread; p < packs; p += static_cast<int64_t>(gridDim.x) * kBlockThreads) {
     const Floats four = load_four(x + head + p * kLanes, true);
 #pragma unroll
     for (int j = 0; j < kLanes; ++j) total = kMerge(total, Reduction::of(four.lane[j]));
@@ -150,11 +150,11 @@ __global__ void __launch_bounds__(kBlockThreads) reduce_kernel(const float* __re
 
 template <class Reduction>
 __global__ void __launch_bounds__(kBlockThreads)
-    reduce_merge_kernel(const typename Reduction::Result* __restrict__ partial,
+    reduce_merge_kernel(const typename Reduction::Result* __restrict__ partial, int64_t parts,
                         typename Reduction::Result* __restrict__ result) {
   constexpr Reduction kMerge{};
   typename Reduction::Result total = Reduction::kStart;
-  for (int64_t i = threadIdx.x; i < kReductionParts; i += kBlockThreads) total = kMerge(total, partial[i]);
+  for (int64_t i = threadIdx.x; i < parts; i += kBlockThreads) total = kMerge(total, partial[i]);
   total = merge_block(total, kMerge);
   if (threadIdx.x == 0) *result = total;
 }
@@ -164,9 +164,9 @@ void reduce(cudaStream_t stream, const float* x, int64_t count, typename Reducti
             typename Reduction::Result* workspace) {
   const auto past = static_cast<int64_t>(reinterpret_cast<uintptr_t>(x) / sizeof(float) % kLanes);
   const int64_t head = std::min<int64_t>(count, past ? kLanes - past : 0);
-  launch({static_cast<unsigned>(kReductionParts), kBlockThreads, 0, stream}, reduce_kernel<Reduction>, x, head, count,
-         workspace);
-  launch({1, kBlockThreads, 0, stream}, reduce_merge_kernel<Reduction>, workspace, result);
+  const int64_t parts = std::clamp<int64_t>(ceil_div(count, kBlockThreads * kLanes), 1, kReductionParts);
+  launch({static_cast<unsigned>(parts), kBlockThreads, 0, stream}, reduce_kernel<Reduction>, x, head, count, workspace);
+  launch({1, kBlockThreads, 0, stream}, reduce_merge_kernel<Reduction>, workspace, parts, result);
 }
 
 __global__ void factor_kernel(const double* sum_of_squares, float unscale, float max_norm, float* factor) {

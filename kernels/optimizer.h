@@ -80,7 +80,7 @@ constexpr int64_t kReductionParts = 1024;
 
 // update_parameters  one update of the runs' elements, nothing beside them is written. `factor`, where not null, points
 //                    at what gradients are multiplied by; where that is NaN nothing is written at all.
-// sum_of_squares     in double; the order of summation depends on `count` alone.
+// sum_of_squares     in double; the order of summation depends on `count` alone, on a device also on how x is aligned.
 // all_finite         false if any element is infinite or NaN.
 // gradient_factor    what undoes a loss scale (`unscale`) and makes the norm of the gradients max_norm where it is
 //                    larger (0: any norm will do): unscale * min(1, max_norm / (norm + 1e-6)), norm = unscale *
