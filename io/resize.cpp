@@ -4,75 +4,26 @@
 #include <cmath>
 
 #include "engine/error.h"
+#include "kernels/augment_axis.h"
 
 namespace convoy {
 namespace {
 
-constexpr int kWeightBits = 22;
-
-/// For each output position of one axis: the first source position and `taps` weights, in units of 2^-22.
-struct Filter {
-  int64_t taps = 0;
-  std::vector<int64_t> first;
-  std::vector<int32_t> weights;
-};
-
-Filter triangle_filter(int64_t in, int64_t out, int64_t begin, int64_t count) {
-  const double scale = static_cast<double>(in) / static_cast<double>(out);
-  const double support = std::max(scale, 1.0);
-  Filter filter;
-  filter.taps = std::min(in, static_cast<int64_t>(std::ceil(support)) * 2 + 1);
-  filter.first.resize(static_cast<size_t>(count));
-  filter.weights.assign(static_cast<size_t>(count * filter.taps), 0);
-  std::vector<double> real(static_cast<size_t>(filter.taps));
-  for (int64_t i = 0; i < count; ++i) {
-    const double center = (static_cast<double>(begin + i) + 0.5) * scale;
-    const int64_t low = std::max<int64_t>(0, static_cast<int64_t>(center - support + 0.5));
-    const int64_t high = std::min(in, static_cast<int64_t>(center + support + 0.5));
-    double sum = 0;
-    for (int64_t k = low; k < high; ++k) {
-      const double distance = std::abs((static_cast<double>(k) - center + 0.5) / support);
-      real[static_cast<size_t>(k - low)] = std::max(0.0, 1.0 - distance);
-      sum += real[static_cast<size_t>(k - low)];
-    }
-    // The row of weights is shifted left where it would read past the last pixel; the shifted-in weights are zero.
-    const int64_t first = std::min(low, in - filter.taps);
-    filter.first[static_cast<size_t>(i)] = first;
-    for (int64_t k = low; k < high; ++k) {
-      const double weight = real[static_cast<size_t>(k - low)] / sum;
-      filter.weights[static_cast<size_t>(i * filter.taps + k - first)] =
-          static_cast<int32_t>(weight * (1 << kWeightBits) + 0.5);
-    }
-  }
-  return filter;
-}
-
 uint8_t to_byte(int32_t fixed) {
-  return static_cast<uint8_t>(std::clamp(fixed >> kWeightBits, 0, 255));
+  return static_cast<uint8_t>(std::clamp(fixed >> kResampleBits, 0, 255));
 }
 
-void filter_row(const uint8_t* row, const Filter& filter, int64_t channels, uint8_t* out) {
+void filter_row(const uint8_t* row, const ResampleFilter& filter, int64_t channels, uint8_t* out) {
   const auto count = static_cast<int64_t>(filter.first.size());
   for (int64_t i = 0; i < count; ++i) {
     const int32_t* weights = filter.weights.data() + i * filter.taps;
     const uint8_t* source = row + filter.first[static_cast<size_t>(i)] * channels;
     for (int64_t c = 0; c < channels; ++c) {
-      int32_t sum = 1 << (kWeightBits - 1);
+      int32_t sum = 1 << (kResampleBits - 1);
       for (int64_t k = 0; k < filter.taps; ++k) sum += weights[k] * source[k * channels + c];
       out[i * channels + c] = to_byte(sum);
     }
   }
-}
-
-/// Source position of each output position. The position is a running sum, as in Pillow, so that ties fall alike.
-std::vector<int64_t> nearest_positions(int64_t in, int64_t out, int64_t begin, int64_t count) {
-  const double scale = static_cast<double>(in) / static_cast<double>(out);
-  std::vector<int64_t> positions;
-  double source = scale * 0.5;
-  for (int64_t i = 0; i < begin + count; ++i, source += scale) {
-    if (i >= begin) positions.push_back(std::min(in - 1, static_cast<int64_t>(source)));
-  }
-  return positions;
 }
 
 void check_window(int64_t height, int64_t width, const Window& window) {
@@ -87,8 +38,8 @@ void check_window(int64_t height, int64_t width, const Window& window) {
 Image resize_bilinear(const Image& image, int64_t height, int64_t width, const Window& window) {
   check_window(height, width, window);
   const int64_t channels = image.channels, row_bytes = window.width * channels;
-  const Filter across = triangle_filter(image.width, width, window.x, window.width);
-  const Filter down = triangle_filter(image.height, height, window.y, window.height);
+  const ResampleFilter across = triangle_filter(image.width, width, window.x, window.width);
+  const ResampleFilter down = triangle_filter(image.height, height, window.y, window.height);
   const int64_t first_row = *std::min_element(down.first.begin(), down.first.end());
   const int64_t last_row = *std::max_element(down.first.begin(), down.first.end()) + down.taps;
   std::vector<uint8_t> rows(static_cast<size_t>((last_row - first_row) * row_bytes));
@@ -99,7 +50,7 @@ Image resize_bilinear(const Image& image, int64_t height, int64_t width, const W
   out.data.resize(static_cast<size_t>(window.height * row_bytes));
   std::vector<int32_t> sums(static_cast<size_t>(row_bytes));
   for (int64_t y = 0; y < window.height; ++y) {
-    std::fill(sums.begin(), sums.end(), 1 << (kWeightBits - 1));
+    std::fill(sums.begin(), sums.end(), 1 << (kResampleBits - 1));
     for (int64_t k = 0; k < down.taps; ++k) {
       const int32_t weight = down.weights[static_cast<size_t>(y * down.taps + k)];
       if (weight == 0) continue;

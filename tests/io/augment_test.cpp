@@ -6,6 +6,8 @@
 #include <string>
 
 #include "io/resize.h"
+#include "kernels/augment.h"
+#include "kernels/augment_axis.h"
 
 using namespace convoy;
 
@@ -224,4 +226,75 @@ TEST_CASE("the properties of colour jitter come in random order", "[io][augment]
     found.emplace(image.data.begin(), image.data.end());
   }
   CHECK(found.size() == 40);
+}
+
+TEST_CASE("the augmentation kernel makes the pipeline's bytes", "[io][augment]") {
+  RandomStream noise(3, "augmentation kernel", 0);
+  Sample sample{{37, 53, 3, {}, 8}, {37, 53, {}}, "noise"};
+  std::vector<uint8_t> labels;
+  for (int64_t i = 0; i < 37 * 53; ++i) {
+    for (int c = 0; c < 3; ++c) sample.image.data.push_back(static_cast<uint8_t>(noise.integer(0, 255)));
+    labels.push_back(static_cast<uint8_t>(noise.integer(0, 255)));
+    sample.labels.data.push_back(labels.back());
+  }
+  std::vector<int32_t> label_table(256);
+  for (size_t v = 0; v < 256; ++v) label_table[v] = static_cast<int32_t>(v);
+  const Normalization scaling{{.485, .456, .406}, {.229, .224, .225}};
+  std::vector<float> normalized;
+  for (size_t c = 0; c < 3; ++c)
+    for (int v = 0; v < 256; ++v)
+      normalized.push_back(static_cast<float>((v / 255.0 - scaling.mean[c]) / scaling.std_dev[c]));
+  const ColorJitter jitter{.5, .5, .5, .4};
+  for (uint64_t run = 0; run < 12; ++run) {
+    INFO("run " << run);
+    RandomStream random(7, "augmentation kernel", run), same = random;
+    const bool mirrored = run % 2 == 1;
+    const int64_t height = noise.integer(8, 90), width = noise.integer(8, 120);
+    const Window window{noise.integer(0, height / 2), noise.integer(0, width / 2), height / 2, width / 2};
+
+    Sample expected = sample;
+    if (mirrored) mirror(expected);
+    Image image = resize_bilinear(expected.image, height, width, window);
+    const LabelMap nearest = resize_nearest(expected.labels, height, width, window);
+    jitter_colors(image, jitter, random);
+    std::vector<float> planes(image.data.size());
+    normalize_image(image, scaling, planes.data());
+
+    const AugmentTables rows = augment_tables(37, height, window.y, window.height),
+                        columns = augment_tables(53, width, window.x, window.width);
+    Augmentation a;
+    a.rows = {37, 0, window.height, rows.taps, rows.first.data(), rows.weights.data(), rows.nearest.data()};
+    a.columns = {
+        53, 0, window.width, columns.taps, columns.first.data(), columns.weights.data(), columns.nearest.data()};
+    a.mirrored = mirrored;
+    a.normalized = normalized.data();
+    a.label_table = label_table.data();
+    // The draws of jitter_colors.
+    std::array<int, 4> order = {0, 1, 2, 3};
+    for (int64_t i = 3; i > 0; --i)
+      std::swap(order[static_cast<size_t>(i)], order[static_cast<size_t>(same.integer(0, i))]);
+    for (const int step : order) {
+      const double amount = step == 3 ? 6 * same.uniform(-jitter.hue, jitter.hue) : same.uniform(.5, 1.5);
+      a.step[static_cast<size_t>(a.steps++)] = {static_cast<ColorStep::Kind>(step), amount};
+    }
+    const int64_t pixels = window.height * window.width, block = cpu::channel_block();
+    std::vector<float> blocked(static_cast<size_t>(pixels * block));
+    std::vector<int32_t> out_labels(static_cast<size_t>(pixels));
+    int64_t luma = 0;
+    const View out{.data = blocked.data(),
+                   .layout = Layout::kBlocked,
+                   .n = 1,
+                   .c = 3,
+                   .h = window.height,
+                   .w = window.width,
+                   .pitch = block,
+                   .block = block};
+    CONVOY_CPU(augment, sample.image.data.data(), labels.data(), a, out, out_labels.data(), &luma);
+    int64_t different = 0;
+    for (int64_t p = 0; p < pixels; ++p)
+      for (int64_t c = 0; c < 3; ++c)
+        different += blocked[static_cast<size_t>(p * block + c)] != planes[static_cast<size_t>(c * pixels + p)];
+    CHECK(different == 0);
+    CHECK(out_labels == nearest.data);
+  }
 }
