@@ -7,7 +7,7 @@
 // of keys; then one block per image and class goes through the candidates by tiles of 64: bit masks of who removes whom
 // within the tile, a serial sweep over them, and all later candidates against what was kept. 0.1 to 1 ms where
 // thousands of candidates pass; the reading of 32 x 8732 x 21 scores, 23 MB, takes 0.01 ms.
-// Numerics: overlaps in double from fp32 sides, equal to the CPU's to the bit; offsets in fp32.
+// Numerics: overlaps in double from sides of 26 bits, equal to the CPU's to the bit; offsets in fp32.
 #include "kernels/boxes.h"
 
 #include "kernels/box_math.h"
