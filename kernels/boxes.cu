@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kBlockThreads)
 
 // Grid (blocks of anchors, images).
 template <class T>
-__global__ void __launch_bounds__(kBlockThreads)
+__global__ void __launch_bounds__(kBlockThreads, 4)
     choose_kernel(const T* __restrict__ anchors, const T* __restrict__ truths, const int32_t* __restrict__ truth_counts,
                   MatchSize size, bool legacy, double threshold, const Best* __restrict__ best, int32_t* matches) {
   const int64_t a = static_cast<int64_t>(blockIdx.x) * kBlockThreads + threadIdx.x;
