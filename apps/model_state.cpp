@@ -39,6 +39,10 @@ class Restorer {
       std::memcpy(to, tensor.values(), tensor.bytes());
   }
   const std::vector<std::string>& faults() const { return faults_; }
+  bool has_any(const std::string& prefix) const {
+    const auto first = by_name_.lower_bound(prefix);
+    return first != by_name_.end() && first->first.starts_with(prefix);
+  }
 
  private:
   const std::string& source_;
@@ -71,6 +75,12 @@ std::vector<NamedTensor> state_tensors(ParamStore& store) {
 
 void restore_tensors(const CheckpointState& checkpoint, const std::string& source, ParamStore& store, bool optimizer) {
   Restorer restorer(checkpoint, source);
+  for (const OptimizerState& state : store.optimizer_states())
+    CONVOY_CHECK(
+        !optimizer || restorer.has_any("optimizer." + state.name + "."),
+        "{}: it holds no optimizer.{}, so SOLVER.OPTIMIZER was another one. Go on with that, or begin a new run "
+        "with these weights by TRAIN.PRETRAINED_MODEL_PATH",
+        source, state.name);
   for (size_t i = 0; i < store.parameters().size(); ++i) {
     const Parameter& p = store.parameters()[i];
     const auto index = static_cast<int64_t>(i);
