@@ -1,5 +1,6 @@
 // convoy bench op: single operators, timed, held against the machine's limits and compared with the CPU's kernels.
 #include <fmt/format.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -92,6 +93,9 @@ std::vector<OpShape> chosen_shapes(const OpArguments& args, const OpSet& set) {
        args.user_op.empty() ? "" : " and --for " + args.user_op, fmt::join(ops, ", "));
 }
 
+/// Of a result in fp32, relative to its largest value: far above what orders of summation make, below what is wrong.
+constexpr double kMostError = 1e-3;
+
 nlohmann::json timing_json(const OpTiming& timing, const Cost& cost, const Roofline* roofline) {
   const double median = timing.median();
   nlohmann::json json = {{"median_seconds", median},
@@ -129,6 +133,7 @@ void bench_op(OpArguments& args) {
   args.set.width = size.width;
   if (args.set.batch == 0) args.set.batch = meaningful ? 2 : 1;
   Context context(options), cpu({.threads = options.threads, .direct_conv = true});
+  omp_set_num_threads(context.threads());  // of the roofline's measurement and of our kernels alike
   const OpSet set(context, args.set);
   const std::vector<OpShape> shapes = chosen_shapes(args, set);
   if (args.list) {
@@ -154,6 +159,7 @@ void bench_op(OpArguments& args) {
   } else {
     fmt::print("times are those of an emulator: they say nothing of a GPU\n");
   }
+  size_t wrong = 0;
   for (const OpShape& shape : shapes) {
     const OpMeasurement m = measure_op(context, cpu, shape, args.options);
     nlohmann::json row = {{"id", shape.id},
@@ -173,12 +179,18 @@ void bench_op(OpArguments& args) {
     if (!m.ours.seconds.empty()) side("ours", m.ours, row["largest_error"]);
     row["user_error"] = m.user_error ? nlohmann::json(*m.user_error) : nlohmann::json();
     if (m.user) side("user", *m.user, row["user_error"]);
+    for (const auto& [who, error] : {std::pair{"ours", m.error}, {"user", m.user_error}})
+      if (error && !(*error <= kMostError)) {
+        fmt::print("  WRONG: {} differs by more than {:.0e}\n", who, kMostError);
+        ++wrong;
+      }
     if (!m.note.empty()) fmt::print("  {}\n", m.note);
     fmt::print("  {}\n", row["command"].get<std::string>());
     result["rows"].push_back(std::move(row));
   }
   for (const std::string& missing : set.missing()) fmt::print("no kernel: {}\n", missing);
   if (!args.json.empty()) write_text_file(args.json, json_text(result, 1) + "\n");
+  CONVOY_CHECK(wrong == 0, "{} results are wrong, see the rows above", wrong);
 }
 
 }  // namespace

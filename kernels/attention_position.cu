@@ -2,8 +2,9 @@
 // matrix product, turned into weights row by row, and used by the next products while they are still in the L2 cache.
 // A strip has position_attention_strip() queries of every image: 16 MB of energies, so memory grows with H*W only.
 // FLOPs: forward 2 N (HW)^2 (D + C), backward 2 N (HW)^2 (3 D + 2 C). One 97 x 97 image, D = 64, C = 512: 102 GFLOP
-// forward, 1.5 ms at the 67 TFLOP/s of an H100's fp32 units; its 354 MB of energies pass the L2 cache 4 times, mostly
-// without reaching memory. Bound by arithmetic.
+// forward, at least 1.5 ms at the 67 TFLOP/s of an H100's fp32 units; its 354 MB of energies pass the L2 cache 4 times,
+// mostly without reaching memory. One image's strips give the products few blocks, which do not share k: it will take
+// longer than that, several images less so.
 // Numerics: fp32; weights below 1e-30 of the largest are 0; a softmax's sum is fp32 per thread, double between threads;
 // the sums over strips (dk, dv) are added in order. Backward makes the weights again from the saved logarithms of the
 // softmax's sums and forms the means of the softmax's gradient from weights and gradients, not from a rounded y.

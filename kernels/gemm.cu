@@ -1,9 +1,10 @@
 // Matrix products by tiles in shared memory.
 // FLOPs: 2 m n k per product, on the fp32 units. Bytes: C once, A once per tile column, B once per tile row; of those
 // reads all but the first mostly come from the L2 cache. 4096 x 4096 x 4096 are 137 GFLOP: 2.1 ms at the 67 TFLOP/s
-// of an H100, while 0.2 GB of fp32 operands take 0.06 ms; such sizes are bound by arithmetic, thin ones by memory.
-// Numerics: operands converted to fp32, products with fused adds, summed over k in order. Every element of C is
-// computed by one thread, so results do not depend on the order of execution.
+// of an H100, while 0.2 GB of fp32 operands take 0.06 ms; such sizes are bound by arithmetic, thin ones by memory. A
+// small C with a large k has few blocks, for k is not shared between them: most of a GPU idles then. Numerics: operands
+// converted to fp32, products with fused adds, summed over k in order. Every element of C is computed by one thread, so
+// results do not depend on the order of execution.
 //
 // A block of 256 threads owns a tile of 128 x 128 or 64 x 64 elements of C, a thread 8 x 8 or 4 x 4 of them. Slices of
 // kDepth of both operands pass through two buffers: the next one is on its way from memory while this one is used.
