@@ -3,6 +3,8 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <regex>
 
@@ -96,6 +98,15 @@ std::vector<OpShape> chosen_shapes(const OpArguments& args, const OpSet& set) {
 /// Of a result in fp32, relative to its largest value: far above what orders of summation make, below what is wrong.
 constexpr double kMostError = 1e-3;
 
+/// JSON has no infinity and no NaN: they are texts.
+nlohmann::json error_json(const std::optional<double>& error) {
+  if (!error) return {};
+  return std::isfinite(*error) ? nlohmann::json(*error) : nlohmann::json(fmt::format("{}", *error));
+}
+std::string error_text(const nlohmann::json& error) {
+  return error.is_string() ? error.get<std::string>() : fmt::format("{:.2e}", error.get<double>());
+}
+
 nlohmann::json timing_json(const OpTiming& timing, const Cost& cost, const Roofline* roofline) {
   const double median = timing.median();
   nlohmann::json json = {{"median_seconds", median},
@@ -112,7 +123,7 @@ void print_timing(const char* who, const nlohmann::json& timing, const nlohmann:
              timing.at("flops_per_second").get<double>() / 1e9);
   if (timing.contains("share_of_roofline"))
     fmt::print(" {:5.1f} % of roofline", timing.at("share_of_roofline").get<double>() * 100);
-  if (!error.is_null()) fmt::print("  largest error {:.2e}", error.get<double>());
+  if (!error.is_null()) fmt::print("  largest error {}", error_text(error));
   fmt::print("\n");
 }
 
@@ -161,6 +172,7 @@ void bench_op(OpArguments& args) {
   }
   size_t wrong = 0;
   for (const OpShape& shape : shapes) {
+    std::fflush(stdout);  // a user kernel may end the program
     const OpMeasurement m = measure_op(context, cpu, shape, args.options);
     nlohmann::json row = {{"id", shape.id},
                           {"op", shape.op},
@@ -169,7 +181,7 @@ void bench_op(OpArguments& args) {
                           {"bytes", shape.cost.bytes},
                           {"flops", shape.cost.flops},
                           {"command", command_of(args, options, shape)},
-                          {"largest_error", m.error ? nlohmann::json(*m.error) : nlohmann::json()},
+                          {"largest_error", error_json(m.error)},
                           {"note", m.note}};
     fmt::print("{}{}\n", shape.id, shape.occurrences > 1 ? fmt::format("  ({} times)", shape.occurrences) : "");
     const auto side = [&](const char* who, const OpTiming& timing, const nlohmann::json& error) {
@@ -177,7 +189,7 @@ void bench_op(OpArguments& args) {
       print_timing(who, row[who], error, meaningful);
     };
     if (!m.ours.seconds.empty()) side("ours", m.ours, row["largest_error"]);
-    row["user_error"] = m.user_error ? nlohmann::json(*m.user_error) : nlohmann::json();
+    row["user_error"] = error_json(m.user_error);
     if (m.user) side("user", *m.user, row["user_error"]);
     for (const auto& [who, error] : {std::pair{"ours", m.error}, {"user", m.user_error}})
       if (error && !(*error <= kMostError)) {

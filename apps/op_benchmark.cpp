@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 
+#include "apps/progress.h"
 #include "engine/rng.h"
 #include "kernels/roofline.h"
 #include "kernels/user_kernel.h"
@@ -294,6 +295,12 @@ double OpTiming::median() const {
 OpMeasurement measure_op(Context& context, Context& cpu, const OpShape& shape, const OpBenchmarkOptions& options) {
   OpMeasurement m;
   Device* device = context.device();
+  // Operands here and on the CPU's side, and the results as doubles.
+  const double needed = 4 * shape.cost.bytes + static_cast<double>(shape.kernel.workspace_bytes);
+  if (const auto free = static_cast<double>(available_memory_bytes()); needed > free) {
+    m.note = fmt::format("not run: it needs {:.1f} GiB, {:.1f} GiB are free", needed / (1 << 30), free / (1 << 30));
+    return m;
+  }
   std::vector<std::vector<double>> results;
   try {
     Call call(shape.kernel, shape.in, shape.out, device);
@@ -305,8 +312,10 @@ OpMeasurement measure_op(Context& context, Context& cpu, const OpShape& shape, c
       try {
         m.user = time(options, [&] { return call.run_user(*options.user_kernel, workspace, shape.attrs); });
         m.user_error = largest_error(call.results(), results);
-      } catch (const Error& error) {
+      } catch (const std::exception& error) {
         m.note = error.what();
+      } catch (...) {
+        m.note = "the user kernel threw something that is no std::exception";
       }
     }
   } catch (const std::exception& error) {
