@@ -169,6 +169,9 @@ if command -v cc > /dev/null; then
   check "bench op: a user's kernel beside ours" sh -c "$convoy bench op --user-kernel ./add.so:my_add --for add --repeats 2 --max-seconds 2 --json user.json &&
     python3 -c \"import json; r = json.load(open('user.json'))['rows']; assert r and all(x['user_error'] == 0 and x['user']['seconds'] for x in r)\""
   check "bench op: a user's kernel that declines" sh -c "$convoy bench op --user-kernel add.so:my_add --for scale --repeats 1 | grep -q 'does not take these arguments'"
+  sed 's/ + b\[/ - b[/' "$bench/user_kernel/add.c" > wrong.c
+  check "bench op: a wrong kernel compiles" cc -O2 -I "$bench/.." -shared -fPIC -o wrong.so wrong.c
+  refused "bench op: a user's kernel that is wrong" "1 results are wrong" $convoy bench op --user-kernel ./wrong.so:my_add --for add --repeats 1 --max-seconds 2
   refused "bench op: no such function" "no function 'your_add'" $convoy bench op --user-kernel add.so:your_add --for add
 fi
 check "bench comm" timeout 120 $convoy bench comm --ranks 2 --net FastSCNN --repeats 1 --json comm.json
