@@ -67,7 +67,7 @@ SessionDevice::SessionDevice(Device& device, Graph& graph, const Schedule& sched
   if (message_floats_ > 0)
     messages_ = device.memory()->allocate((1 + static_cast<size_t>(ranks_->size())) * message_floats_ * sizeof(float));
   for (const Launch& launch : plan.launches) fault_slot_.push_back(launch.kernel.explain ? fault_slots_++ : -1);
-  faults_.resize(static_cast<size_t>(fault_slots_ * std::max(lanes, 1)));
+  faults_.resize(static_cast<size_t>(fault_slots_) * static_cast<size_t>(std::max(lanes, 1)));
   if (fault_slots_ > 0) fault_memory_ = device.memory()->allocate(faults_.size() * sizeof(int64_t));
 }
 
@@ -101,7 +101,8 @@ void SessionDevice::end(const std::string& step,
   for (size_t l = 0; l < fault_slot_.size(); ++l) {
     if (fault_slot_[l] < 0) continue;
     for (int lane = 0; lane < lanes_; ++lane) {
-      const int64_t position = faults_[static_cast<size_t>(lane * fault_slots_ + fault_slot_[l])];
+      const int64_t position =
+          faults_[static_cast<size_t>(lane) * static_cast<size_t>(fault_slots_) + static_cast<size_t>(fault_slot_[l])];
       if (position == kNoFault) continue;
       std::vector<HostCopy> copies;
       std::vector<View> views;

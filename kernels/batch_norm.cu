@@ -9,6 +9,7 @@
 #include "kernels/batch_norm.h"
 
 #include "kernels/cuda_common.h"
+#include "kernels/cuda_moments.h"
 
 namespace convoy::CONVOY_DEVICE {
 namespace {
@@ -32,20 +33,6 @@ Parts parts_of(int64_t rows) {
   const int64_t length = std::max(kBnChunk, ceil_div(rows, kMostParts));
   return {rows, length, ceil_div(rows, length)};
 }
-
-template <class Count>
-struct Moments {
-  Count mean, m2, count;
-
-  // Chan's merge; nothing when `other` is empty.
-  __device__ void merge(const Moments& other) {
-    if (other.count == 0) return;
-    const Count total = count + other.count, delta = other.mean - mean, share = other.count / total;
-    mean += delta * share;
-    m2 += other.m2 + delta * delta * count * share;
-    count = total;
-  }
-};
 
 // First stage: grid (parts, tiles of channels). partial[(part*2 + {0 mean, 1 m2})*channels + c].
 template <class T, int kLanes>

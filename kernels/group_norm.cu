@@ -7,25 +7,12 @@
 // Deterministic: pixels are cut by shape only, and every merge has a fixed order.
 #include "kernels/group_norm.h"
 
+#include "kernels/cuda_moments.h"
 #include "kernels/cuda_pixel_sums.h"
 #include "kernels/cuda_reduce.h"
 
 namespace convoy::CONVOY_DEVICE {
 namespace {
-
-template <class Count>
-struct Moments {
-  Count mean, m2, count;
-
-  // Chan's merge; nothing when `other` is empty.
-  __device__ void merge(const Moments& other) {
-    if (other.count == 0) return;
-    const Count total = count + other.count, delta = other.mean - mean, share = other.count / total;
-    mean += delta * share;
-    m2 += other.m2 + delta * delta * count * share;
-    count = total;
-  }
-};
 
 // Grid (parts, tiles of channels, images). partial[((n*parts + part)*2 + {0 mean, 1 m2})*channels + c].
 template <class T, int kLanes>
